@@ -1,0 +1,56 @@
+package store
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+)
+
+// A lease token is version, job id, lease number and the first 16 bytes of an HMAC-SHA256
+// over them, in base64url. Nothing is stored per lease, a replay can make it again, and it
+// can neither be guessed nor made from another's.
+const (
+	tokenVersion = 1
+	tokenMACSize = 16
+	tokenSize    = 1 + 8 + 8 + tokenMACSize
+)
+
+var tokenEncoding = base64.RawURLEncoding.Strict()
+
+// Tokens seals and opens lease tokens with one key. It is safe for concurrent use.
+type Tokens struct{ key []byte }
+
+// NewTokens takes the key that Maintenance.TokenKey gave.
+func NewTokens(key []byte) *Tokens { return &Tokens{key: key} }
+
+// Seal makes the token of a lease.
+func (t *Tokens) Seal(ref LeaseRef) string {
+	b := make([]byte, tokenSize-tokenMACSize, tokenSize)
+	b[0] = tokenVersion
+	binary.BigEndian.PutUint64(b[1:], uint64(ref.JobID))
+	binary.BigEndian.PutUint64(b[9:], uint64(ref.LeaseNo))
+	return tokenEncoding.EncodeToString(append(b, t.mac(b)...))
+}
+
+// Open finds the lease of a token; false where this database did not give it.
+func (t *Tokens) Open(token string) (LeaseRef, bool) {
+	b, err := tokenEncoding.DecodeString(token)
+	if err != nil || len(b) != tokenSize || b[0] != tokenVersion {
+		return LeaseRef{}, false
+	}
+	body, mac := b[:tokenSize-tokenMACSize], b[tokenSize-tokenMACSize:]
+	if !hmac.Equal(mac, t.mac(body)) {
+		return LeaseRef{}, false
+	}
+	return LeaseRef{
+		JobID:   JobID(binary.BigEndian.Uint64(body[1:])),
+		LeaseNo: int64(binary.BigEndian.Uint64(body[9:])),
+	}, true
+}
+
+func (t *Tokens) mac(body []byte) []byte {
+	h := hmac.New(sha256.New, t.key)
+	h.Write(body)
+	return h.Sum(nil)[:tokenMACSize]
+}
