@@ -1,0 +1,119 @@
+# `make help` lists the targets. Everything but Go itself is fetched at a pinned
+# version into .tools, where it stays: nothing is installed into the system but
+# Debian's packages, and those only where root (or sudo without a password) allows.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+ARGS ?=
+
+BUF_VERSION := 1.75.0
+GOLANGCI_LINT_VERSION := 2.15.0
+GRPCURL_VERSION := 1.9.4
+
+TOOLS := $(CURDIR)/.tools
+BUF := $(TOOLS)/buf-$(BUF_VERSION)/buf
+GOLANGCI_LINT := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
+GRPCURL := $(TOOLS)/grpcurl-$(GRPCURL_VERSION)/grpcurl
+
+export PATH := $(TOOLS)/bin:$(PATH)
+
+# The race detector needs cgo, and Go switches cgo off where it finds no C
+# compiler. Tests are still worth running there.
+RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race,)
+GOTEST = $(GO) test $(RACE) -timeout 20m $(ARGS)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: postgres ## run the service with a private PostgreSQL: gRPC on 127.0.0.1:7070, HTTP on 127.0.0.1:7071
+	@$(MAKE) $(GRPCURL) || echo "make: no grpcurl, the printed lines need one on the PATH"
+	$(GO) run ./cmd/leasehold dev $(ARGS)
+
+.PHONY: demo
+demo: postgres ## prove on payments that a killed worker's job is done all the same, once
+	$(GO) run ./examples/demo $(ARGS)
+
+.PHONY: build
+build: ## build the binary into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: test
+test: postgres race-note ## run the tests that need Go and PostgreSQL's binaries only
+	$(GOTEST) ./...
+
+.PHONY: test-full
+test-full: postgres race-note $(GRPCURL) ## test, and the tests that need protoc, PgBouncer and grpcurl too
+	@.ci/need protoc pgbouncer
+	$(GOTEST) -tags full ./...
+
+.PHONY: test-large
+test-large: postgres ## measure buffers per job on tables with millions of rows (minutes)
+	$(GO) test -timeout 60m -tags large -run '^TestLarge' -v $(ARGS) ./store/postgres/...
+
+.PHONY: lint
+lint: check-format check-vet check-proto check-generate $(GOLANGCI_LINT) ## check format, vet, golangci-lint, protos, and that gen/ is up to date
+	$(GOLANGCI_LINT) run
+
+.PHONY: generate
+generate: $(BUF) ## make gen/ from proto/
+	$(BUF) generate
+
+.PHONY: postgres race-note
+postgres:
+	@.ci/need postgresql
+race-note:
+	@$(if $(RACE),,echo "make: no C compiler, so the tests run without the race detector")
+
+.PHONY: check-format check-vet check-proto check-generate
+check-format:
+	@unformatted="$$(find . -name '*.go' -not -path './.tools/*' -not -path '*/node_modules/*' -exec gofmt -l {} +)"; \
+	if [ -n "$$unformatted" ]; then echo "not gofmt-ed:"; echo "$$unformatted"; exit 1; fi
+check-vet:
+	$(GO) vet -tags full,large ./...
+check-proto: $(BUF)
+	$(BUF) lint
+	@BUF=$(BUF) .ci/breaking
+check-generate: $(BUF)
+	@fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; \
+	$(BUF) generate --output "$$fresh"; \
+	diff -r "$$fresh/gen" gen || { echo "gen/ is not what proto/ makes: run make generate"; exit 1; }
+
+# npm carries buf's binary. Building it takes minutes, so that is the second choice.
+$(BUF):
+	@echo "make: fetching buf $(BUF_VERSION)"
+	@mkdir -p $(@D) $(TOOLS)/bin
+	@system="$$(uname -s | tr '[:upper:]' '[:lower:]')"; \
+	machine="$$(uname -m)"; \
+	case "$$system-$$machine" in \
+		linux-x86_64 | darwin-x86_64) machine=x64 ;; \
+		linux-arm64) machine=aarch64 ;; \
+		darwin-aarch64) machine=arm64 ;; \
+	esac; \
+	package="buf-$$system-$$machine"; \
+	if ! { command -v npm >/dev/null \
+		&& cd $(@D) \
+		&& npm pack --silent "@bufbuild/$$package@$(BUF_VERSION)" >/dev/null \
+		&& tar -xzf "bufbuild-$$package-$(BUF_VERSION).tgz" --strip-components=2 package/bin/buf \
+		&& rm "bufbuild-$$package-$(BUF_VERSION).tgz"; }; then \
+		echo "make: no binary from npm, building it (minutes)"; \
+		GOBIN=$(@D) $(GO) install github.com/bufbuild/buf/cmd/buf@v$(BUF_VERSION); \
+	fi
+	@chmod +x $@ && ln -sf $@ $(TOOLS)/bin/buf
+
+$(GOLANGCI_LINT):
+	@echo "make: building golangci-lint $(GOLANGCI_LINT_VERSION) (minutes, once)"
+	@mkdir -p $(@D) $(TOOLS)/bin
+	@GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION)
+	@ln -sf $@ $(TOOLS)/bin/golangci-lint
+
+$(GRPCURL):
+	@echo "make: building grpcurl $(GRPCURL_VERSION) (once)"
+	@mkdir -p $(@D) $(TOOLS)/bin
+	@GOBIN=$(@D) $(GO) install github.com/fullstorydev/grpcurl/cmd/grpcurl@v$(GRPCURL_VERSION)
+	@ln -sf $@ $(TOOLS)/bin/grpcurl
