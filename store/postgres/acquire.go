@@ -1,0 +1,308 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasehold/leasehold/store"
+)
+
+// leaseRow is one lease as granted or replayed.
+type leaseRow struct {
+	Caller         int
+	Queue          string
+	ID             int64
+	Priority       int32
+	RunAt          time.Time
+	CreatedAt      time.Time
+	AttemptsUsed   int32
+	Expirations    int32
+	LeaseNo        int64
+	LeaseOwner     string
+	LeaseUntil     time.Time
+	Remaining      time.Duration
+	Stage          *string
+	Subject        *string
+	ParentID       *int64
+	Payload        []byte
+	IsJSON         bool
+	ContentType    string
+	Headers        map[string]string
+	Checkpoint     []byte
+	IdempotencyKey *string
+	policyRow
+}
+
+// Acquire takes leases, see store.LeaseStore. Items that ask for the same queues share a
+// statement; so do those by job id.
+func (s *Store) Acquire(ctx context.Context, items []store.Acquire) ([]store.Acquired, error) {
+	results := make([]store.Acquired, len(items))
+	groups := map[string][]int{}
+	var order []string
+	for i := range items {
+		key := strings.Join(items[i].Queues, "\x00")
+		if _, ok := groups[key]; !ok {
+			order = append(order, key)
+		}
+		groups[key] = append(groups[key], i)
+	}
+	for _, key := range order {
+		group := groups[key]
+		err := s.inWaves(ctx, group, func(i int) any { return acquireIdentity(items[i], i) },
+			func(ctx context.Context, wave []int) ([]int, error) { return s.acquireWave(ctx, items, results, wave) },
+			func(i int) {
+				results[i].Err = &store.BusyError{JobID: items[i].JobID, What: "the request_id or job"}
+			})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// acquireIdentity keeps two claims of one job, or of one request id, out of one statement.
+func acquireIdentity(a store.Acquire, i int) any {
+	switch {
+	case a.JobID != 0:
+		return a.JobID
+	case a.RequestID != nil:
+		return *a.RequestID
+	}
+	return i
+}
+
+// acquireWave claims for items that ask for the same, and returns those that were locked.
+func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results []store.Acquired, wave []int) ([]int, error) {
+	u, held := claimUnit(s, items, wave)
+	rows, err := query(ctx, s, u, pgx.RowToStructByName[leaseRow])
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range wave {
+		results[i] = store.Acquired{}
+	}
+	for i := range rows {
+		result := &results[wave[rows[i].Caller-1]]
+		result.Leases = append(result.Leases, rows[i].lease())
+	}
+	var again, empty []int
+	for n, i := range wave {
+		if len(results[i].Leases) > 0 {
+			continue
+		}
+		if items[i].RequestID == nil {
+			empty = append(empty, i)
+			continue
+		}
+		found, err := s.replay(ctx, items[i], &results[i])
+		switch {
+		case err != nil:
+			results[i].Err = err
+		case found:
+		case !held.has(n + 1):
+			again = append(again, i) // the same request is in flight elsewhere
+		default:
+			empty = append(empty, i)
+		}
+	}
+	locked, err := s.explainEmpty(ctx, items, results, empty)
+	return append(again, locked...), err
+}
+
+// requestLocks are the positions whose request id this transaction held.
+type requestLocks struct{ list string }
+
+func (l *requestLocks) has(n int) bool {
+	want := itoa(n)
+	for _, held := range strings.Split(l.list, ",") {
+		if held == want {
+			return true
+		}
+	}
+	return false
+}
+
+func claimUnit(s *Store, items []store.Acquire, wave []int) (unit, *requestLocks) {
+	n := len(wave)
+	owners, lengths := make([]string, n), make([]*time.Duration, n)
+	maxJobs, maxBytes := make([]int32, n), make([]int32, n)
+	requests, digests := make([]*string, n), make([][]byte, n)
+	ids := make([]int64, n)
+	hasRequest := false
+	for k, i := range wave {
+		a := items[i]
+		owners[k], lengths[k], requests[k], ids[k] = a.Owner, a.LeaseDuration, a.RequestID, int64(a.JobID)
+		maxJobs[k] = int32(min(max(a.MaxJobs, 1), store.MaxBatch))
+		if maxBytes[k] = int32(a.MaxBytes); a.MaxBytes <= 0 {
+			maxBytes[k] = store.DefaultAnswerBytes
+		}
+		if a.RequestID != nil {
+			hasRequest, digests[k] = true, requestDigest(a)
+		}
+	}
+	held := &requestLocks{}
+	u := unit{lane: s.work, idempotent: hasRequest && n == 1}
+	if hasRequest {
+		u.before = append(u.before, prepared{sql: sqlLockRequests, args: []any{requests}, into: &held.list})
+	}
+	if items[wave[0]].JobID != 0 {
+		// An expired lease is ended by section 6 first, in the same transaction: its row
+		// lock is held until the claim, so that nobody comes between.
+		u.before = append(u.before, prepared{sql: sqlEndExpiredByID, args: []any{ids}})
+		u.sql = sqlAcquireByID
+		u.args = []any{ids, owners, lengths, maxJobs, maxBytes, requests, digests}
+		return u, held
+	}
+	u.sql = sqlAcquireByQueue
+	u.args = []any{items[wave[0]].Queues, owners, lengths, maxJobs, maxBytes, requests, digests}
+	return u, held
+}
+
+// requestDigest tells whether a request id is used with the same arguments again.
+func requestDigest(a store.Acquire) []byte {
+	h := sha256.New()
+	writeText := func(text string) {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(text)))
+		_, _ = h.Write(size[:])
+		_, _ = h.Write([]byte(text))
+	}
+	for _, q := range a.Queues {
+		writeText(q)
+	}
+	writeText(a.Owner)
+	length := int64(-1)
+	if a.LeaseDuration != nil {
+		length = int64(*a.LeaseDuration)
+	}
+	for _, v := range []int64{int64(len(a.Queues)), int64(a.JobID), int64(a.MaxJobs), length} {
+		writeText(itoa64(v))
+	}
+	return h.Sum(nil)
+}
+
+// replay answers an acquire by what its request id was answered before, if it was.
+func (s *Store) replay(ctx context.Context, a store.Acquire, result *store.Acquired) (bool, error) {
+	type answered struct {
+		Digest   []byte
+		JobIDs   []int64 `db:"job_ids"`
+		LeaseNos []int64
+	}
+	before, err := query(ctx, s, unit{lane: s.work, sql: sqlReplay, args: []any{*a.RequestID}, idempotent: true},
+		pgx.RowToStructByName[answered])
+	if err != nil || len(before) == 0 {
+		return false, err
+	}
+	if !bytes.Equal(before[0].Digest, requestDigest(a)) {
+		return true, &store.RequestReusedError{RequestID: *a.RequestID}
+	}
+	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlReplayLeases, args: []any{before[0].JobIDs, before[0].LeaseNos}, idempotent: true},
+		pgx.RowToStructByName[leaseRow])
+	if err != nil {
+		return true, err
+	}
+	for i := range rows {
+		result.Leases = append(result.Leases, rows[i].lease())
+	}
+	if len(rows) == 0 {
+		result.Empty = store.NoReadyJobs
+	}
+	return true, nil
+}
+
+func (r *leaseRow) lease() store.Lease {
+	owner, until := r.LeaseOwner, r.LeaseUntil
+	job := store.Job{
+		ID: store.JobID(r.ID), Queue: r.Queue, State: store.Processing, Subject: r.Subject, Priority: r.Priority,
+		RunAt: r.RunAt, CreatedAt: r.CreatedAt, IdempotencyKey: r.IdempotencyKey, Policy: r.policy(),
+		AttemptsUsed: r.AttemptsUsed, Expirations: r.Expirations, LeaseNo: r.LeaseNo, LeaseOwner: &owner,
+		LeaseUntil: &until, Stage: r.Stage, Headers: r.Headers,
+		Payload:    &store.Payload{Data: r.Payload, JSON: r.IsJSON, ContentType: r.ContentType},
+		Checkpoint: r.Checkpoint,
+	}
+	if r.ParentID != nil {
+		job.ParentJobID = ptr(store.JobID(*r.ParentID))
+	}
+	return store.Lease{
+		Job: job, LeaseNo: r.LeaseNo, Attempt: r.AttemptsUsed + 1, Until: r.LeaseUntil,
+		Remaining: r.Remaining, LastStage: r.Stage, Checkpoint: r.Checkpoint,
+	}
+}
+
+// explainEmpty says why items have no leases; it returns those whose job was only locked.
+func (s *Store) explainEmpty(ctx context.Context, items []store.Acquire, results []store.Acquired, empty []int) ([]int, error) {
+	if len(empty) == 0 {
+		return nil, nil
+	}
+	if items[empty[0]].JobID != 0 {
+		return s.explainJobs(ctx, items, results, empty)
+	}
+	type queueRow struct {
+		Name          string
+		Found, Paused bool
+	}
+	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlExplainQueues, args: []any{items[empty[0]].Queues}, idempotent: true},
+		pgx.RowToStructByName[queueRow])
+	if err != nil {
+		return nil, err
+	}
+	reason, missing := store.QueuePaused, error(nil)
+	for _, q := range rows {
+		if !q.Found && missing == nil {
+			missing = &store.QueueNotFoundError{Queue: q.Name}
+		}
+		if !q.Paused {
+			reason = store.NoReadyJobs
+		}
+	}
+	for _, i := range empty {
+		results[i].Empty, results[i].Err = reason, missing
+	}
+	return nil, nil
+}
+
+func (s *Store) explainJobs(ctx context.Context, items []store.Acquire, results []store.Acquired, empty []int) ([]int, error) {
+	type jobRow struct {
+		Ord         int
+		State       *int16
+		Paused      bool
+		Ahead, Live *bool
+	}
+	ids := make([]int64, len(empty))
+	for n, i := range empty {
+		ids[n] = int64(items[i].JobID)
+	}
+	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlExplainJobs, args: []any{ids}, idempotent: true},
+		pgx.RowToStructByName[jobRow])
+	if err != nil {
+		return nil, err
+	}
+	var locked []int
+	for _, r := range rows {
+		i := empty[r.Ord-1]
+		result := &results[i]
+		switch {
+		case r.State == nil:
+			result.Err = &store.JobNotFoundError{JobID: items[i].JobID}
+		case store.State(*r.State).Terminal():
+			result.Empty = store.JobFinished
+		case store.State(*r.State) == store.Stuck:
+			result.Empty = store.JobStuck
+		case store.State(*r.State) == store.Processing:
+			result.Empty = store.JobLeased
+		case r.Paused:
+			result.Empty = store.QueuePaused
+		case *r.Ahead:
+			result.Empty = store.JobNotDue
+		default:
+			locked = append(locked, i)
+		}
+	}
+	return locked, nil
+}

@@ -1,0 +1,68 @@
+package postgres
+
+import (
+	"context"
+	"time"
+)
+
+// batchPatience is how long a batch waits for items that others hold locked; a single call
+// waits until its own deadline. A locked row must not delay its neighbours' answers for long.
+const batchPatience = 500 * time.Millisecond
+
+// inWaves runs items through do in statements that never see one identity twice, and
+// repeats those that do returns as locked, apart from the others and without holding a
+// connection while they wait, until the caller's time or patience is over; then it calls
+// busy for each. A claim under way holds rows for a moment that it then passes over (it
+// locked a newer version than it looked for), so a first skip means little.
+func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any,
+	do func(context.Context, []int) ([]int, error), busy func(int),
+) error {
+	var locked []int
+	patience := batchPatience
+	if len(items) == 1 {
+		patience = s.ends.statement
+	}
+	for len(items) > 0 {
+		wave, rest := splitWave(items, identity)
+		again, err := do(ctx, wave)
+		if err != nil {
+			return err
+		}
+		locked = append(locked, again...)
+		items = rest
+	}
+	end := time.Now().Add(patience)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Add(-5*deadlineMargin).Before(end) {
+		end = deadline.Add(-5 * deadlineMargin)
+	}
+	for wait := 2 * time.Millisecond; len(locked) > 0 && time.Now().Before(end); wait = min(2*wait, 200*time.Millisecond) {
+		if !sleep(ctx, min(jittered(wait), max(0, time.Until(end)))) {
+			break
+		}
+		wave, rest := splitWave(locked, identity)
+		again, err := do(ctx, wave)
+		if err != nil {
+			return err
+		}
+		locked = append(again, rest...)
+	}
+	for _, i := range locked {
+		busy(i)
+	}
+	return nil
+}
+
+// splitWave takes the first item of each identity.
+func splitWave(items []int, identity func(int) any) (wave, rest []int) {
+	seen := make(map[any]bool, len(items))
+	for _, i := range items {
+		id := identity(i)
+		if seen[id] {
+			rest = append(rest, i)
+			continue
+		}
+		seen[id] = true
+		wave = append(wave, i)
+	}
+	return wave, rest
+}

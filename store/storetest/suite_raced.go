@@ -1,0 +1,141 @@
+package storetest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/leasehold/leasehold/store"
+)
+
+// raced leases n jobs of a queue through a recorder and lets the leases run out, so that
+// everybody may act on them.
+func (e *env) raced(r *Recorder, queue string, n int) (refs []store.LeaseRef) {
+	e.Helper()
+	c := r.Client(0, e.s)
+	items := make([]store.NewJob, n)
+	for i := range items {
+		items[i] = store.NewJob{Queue: queue, Payload: text(fmt.Sprint(i))}
+	}
+	if _, err := c.Enqueue(e.ctx, items); err != nil {
+		e.Fatalf("Enqueue: %v", err)
+	}
+	out, err := c.Acquire(e.ctx, []store.Acquire{{Queues: []string{queue}, Owner: "worker-0", MaxJobs: n}})
+	if err != nil || len(out[0].Leases) != n {
+		e.Fatalf("Acquire: %+v, %v", out, err)
+	}
+	for _, l := range out[0].Leases {
+		refs = append(refs, l.Ref())
+		r.Age(e.T, e.h, l.Job.ID, time.Hour)
+	}
+	MakeWritableSince(e.T, e.h, 24*time.Hour)
+	return refs
+}
+
+// judge checks a recorded race by invariants and linearizability.
+func (e *env) judge(r *Recorder, queue string) {
+	e.Helper()
+	tables, err := ReadTables(e.ctx, e.s, queue)
+	if err != nil {
+		e.Fatalf("ReadTables: %v", err)
+	}
+	for _, v := range CheckInvariants(r.History(), tables, Checked{}) {
+		e.Errorf("%s", v)
+	}
+	q, err := e.s.GetQueue(e.ctx, queue)
+	if err != nil {
+		e.Fatalf("GetQueue: %v", err)
+	}
+	if err := CheckLinearizable(r.History(), tables, Linear{Queues: map[string]store.Queue{queue: *q}}); err != nil {
+		e.Error(err)
+	}
+}
+
+// racer is what one client of a race does to one lease.
+type racer func(s store.Store, ref store.LeaseRef) error
+
+// raceOver runs racers side by side, each over all leases in the same order, so that they
+// meet on the same rows.
+func (e *env) raceOver(r *Recorder, refs []store.LeaseRef, racers ...racer) {
+	e.Helper()
+	stores := e.replicas(3)
+	parallel(len(racers), func(i int) {
+		s := r.Client(i+1, stores[i%3])
+		for _, ref := range refs {
+			if err := racers[i](s, ref); err != nil {
+				e.Errorf("racer %d: %v", i, err)
+				return
+			}
+		}
+	})
+}
+
+func (e *env) sweeper(queue string) racer {
+	return func(s store.Store, ref store.LeaseRef) error {
+		if err := s.StampWritable(e.ctx); err != nil {
+			return err
+		}
+		_, err := s.SweepPage(e.ctx, ref.JobID-1, 10, []string{queue})
+		return err
+	}
+}
+
+func (e *env) completer(result string) racer {
+	return func(s store.Store, ref store.LeaseRef) error {
+		_, err := s.Complete(e.ctx, []store.Complete{{Lease: ref, Result: text(result)}})
+		return err
+	}
+}
+
+func raceOfEnds(e *env, n int) {
+	q := e.queue(withPolicy(s6Backoff))
+	r := NewRecorder(nil)
+	refs := e.raced(r, q, n)
+	e.raceOver(r, refs,
+		e.sweeper(q),
+		e.completer("same"),
+		e.completer("same"),
+		func(s store.Store, ref store.LeaseRef) error {
+			_, err := s.Fail(e.ctx, []store.Fail{{Lease: ref, Error: store.JobError{Code: "c"}}})
+			return err
+		},
+		func(s store.Store, ref store.LeaseRef) error {
+			if ref.JobID%3 != 0 {
+				return nil
+			}
+			_, err := s.CancelJobs(e.ctx, store.BulkAct{Selection: store.Selection{IDs: []store.JobID{ref.JobID}}})
+			return err
+		},
+		func(s store.Store, ref store.LeaseRef) error {
+			_, err := s.Release(e.ctx, []store.Release{{Lease: ref}})
+			return err
+		},
+	)
+	e.judge(r, q)
+}
+
+func raceOfTakeOvers(e *env, n int) {
+	q := e.queue()
+	r := NewRecorder(nil)
+	refs := e.raced(r, q, n)
+	takeOver := func(owner string) racer {
+		return func(s store.Store, ref store.LeaseRef) error {
+			_, err := s.Acquire(e.ctx, []store.Acquire{{JobID: ref.JobID, Owner: owner, MaxJobs: 1}})
+			return err
+		}
+	}
+	e.raceOver(r, refs,
+		takeOver("worker-1"),
+		takeOver("worker-2"),
+		e.sweeper(q),
+		func(s store.Store, ref store.LeaseRef) error {
+			_, err := s.Heartbeat(e.ctx, []store.Heartbeat{{Lease: ref, Checkpoint: []byte("c")}})
+			return err
+		},
+		e.completer("of the first"),
+		func(s store.Store, ref store.LeaseRef) error {
+			_, err := s.Acquire(e.ctx, []store.Acquire{{Queues: []string{q}, Owner: "worker-3", MaxJobs: 1}})
+			return err
+		},
+	)
+	e.judge(r, q)
+}
