@@ -64,7 +64,8 @@ func beyondCaller(ctx context.Context) (context.Context, context.CancelFunc) {
 	if deadline, ok := ctx.Deadline(); ok && deadline.Add(claimGrace).Before(limit) {
 		limit = deadline.Add(claimGrace)
 	}
-	return context.WithDeadline(context.WithoutCancel(ctx), limit)
+	begun := context.WithValue(context.WithoutCancel(ctx), callerKey{}, ctx)
+	return context.WithDeadline(begun, limit)
 }
 
 // giveBack returns leases whose answer cannot be delivered. It is called while the call's

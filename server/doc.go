@@ -76,8 +76,8 @@
 //
 // # Loops
 //
-// RunWaking runs the poll, the early sweep, the listener and the sender of hints. A panic or error of a pass
-// never ends a loop. Without the listener jobs of other replicas are found up to a second
-// later; without the poll parked polls end empty at their time, and each new call still
-// looks for itself.
+// RunWaking runs the poll, the early sweep, the listener and the sender of hints; Background
+// runs it beside the stamper and the watcher. A panic or error of a pass never ends a loop.
+// Without the listener jobs of other replicas are found up to a second later; without the
+// poll parked polls end empty at their time, and each new call still looks for itself.
 package server

@@ -46,6 +46,19 @@ var reasonCodes = map[pb.ErrorReason]codes.Code{
 // client whose connections all lead here from spinning.
 const drainRetryAfter = 100 * time.Millisecond
 
+// overloadRetryAfter is about what a full queue of calls takes to be served.
+const overloadRetryAfter = time.Second
+
+// OverloadedError refuses a call because too many of its kind wait in this replica.
+type OverloadedError struct {
+	Lane    string // the method
+	Waiting int    // how many calls wait
+}
+
+func (e *OverloadedError) Error() string {
+	return fmt.Sprintf("%d %s calls wait in this replica already", e.Waiting, e.Lane)
+}
+
 // DrainingError ends a parked poll, or refuses a new acquire, while the replica shuts down.
 type DrainingError struct{}
 
@@ -264,6 +277,12 @@ func tryAgainFault(err error) (fault, bool) {
 	if e, ok := errors.AsType[*store.OutcomeUnknownError](err); ok {
 		f := newFault(pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, e.Error())
 		f.cause = e.Cause
+		return f, true
+	}
+	if e, ok := errors.AsType[*OverloadedError](err); ok {
+		f := newFault(pb.ErrorReason_ERROR_REASON_OVERLOADED, e.Error())
+		f.retryAfter = overloadRetryAfter
+		f.addFact("method", e.Lane)
 		return f, true
 	}
 	if e, ok := errors.AsType[*DrainingError](err); ok {

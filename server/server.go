@@ -35,8 +35,9 @@ const (
 	// that its parked polls are noticed before they are given jobs.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 10 * time.Second
-	// defaultClaims is half of the default pool: heartbeats always find a connection.
-	defaultClaims = 4
+	// defaultClaims keeps the database busy while answers travel; more would only make the
+	// batches of merged acquires smaller.
+	defaultClaims = 2
 )
 
 // Config of a Server. The zero value is usable.
@@ -47,9 +48,8 @@ type Config struct {
 	Registry prometheus.Registerer
 	// AutoCreateQueues makes unknown queues at enqueue and acquire instead of refusing them.
 	AutoCreateQueues bool
-	// ConcurrentClaims is how many acquires may use the store at a time, at least 1. It
-	// should stay below the size of the connection pool, the rest of which heartbeats and
-	// ends of leases share with nobody. Default: 4.
+	// ConcurrentClaims is how many statements of merged acquires may run at a time, at least
+	// 1. Default: 2.
 	ConcurrentClaims int
 }
 
@@ -93,12 +93,12 @@ func New(ctx context.Context, st store.Store, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the key of the lease tokens: %w", err)
 	}
-	v, err := newValidator()
+	v, err := compiled()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		store: st, cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()),
+		store: newMergedStore(st, cmp.Or(cfg.ConcurrentClaims, defaultClaims)), cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()),
 		tokens: store.NewTokens(key), pages: newPageTokens(key),
 		validator: v, health: health.NewServer(), draining: make(chan struct{}),
 	}
@@ -118,7 +118,7 @@ func (s *Server) assemblePolls(ws *waiters) {
 	s.wakes.poll = newPollLoop(s.store, ws, s.log)
 	s.listener = &hintListener{store: s.store, waiters: ws, poll: s.wakes.poll, log: s.log}
 	s.polls = &longPoll{
-		claims:  &directClaims{acquire: s.acquires(), slots: make(chan struct{}, cmp.Or(s.cfg.ConcurrentClaims, defaultClaims))},
+		claims:  &directClaims{acquire: s.acquires(), slots: make(chan struct{}, admitted)},
 		waiters: ws, wakes: s.wakes, sweep: s.sweep, draining: s.draining,
 	}
 }

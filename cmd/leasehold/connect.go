@@ -64,7 +64,6 @@ func (s *service) prepare(ctx context.Context, st *postgres.Store) (*server.Serv
 	}
 	return server.New(ctx, st, server.Config{
 		Log: s.log, Registry: s.registry, AutoCreateQueues: s.cfg.AutoCreateQueues,
-		// The other half of the pool is for heartbeats and ends of leases.
-		ConcurrentClaims: max(1, s.cfg.PoolSize/2),
+		ConcurrentClaims: max(1, s.cfg.PoolSize/4),
 	})
 }

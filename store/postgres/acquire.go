@@ -91,20 +91,23 @@ func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results 
 		result := &results[wave[rows[i].Caller-1]]
 		result.Leases = append(result.Leases, rows[i].lease())
 	}
-	var again, empty []int
+	var again, empty, asked []int
 	for n, i := range wave {
-		if len(results[i].Leases) > 0 {
-			continue
-		}
-		if items[i].RequestID == nil {
-			empty = append(empty, i)
-			continue
-		}
-		found, err := s.replay(ctx, items[i], &results[i])
 		switch {
-		case err != nil:
-			results[i].Err = err
-		case found:
+		case len(results[i].Leases) > 0:
+		case items[i].RequestID == nil:
+			empty = append(empty, i)
+		default:
+			asked = append(asked, n)
+		}
+	}
+	replayed, err := s.replay(ctx, items, results, wave, asked)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range asked {
+		switch i := wave[n]; {
+		case replayed[i]:
 		case !held.has(n + 1):
 			again = append(again, i) // the same request is in flight elsewhere
 		default:
@@ -187,33 +190,56 @@ func requestDigest(a store.Acquire) []byte {
 	return h.Sum(nil)
 }
 
-// replay answers an acquire by what its request id was answered before, if it was.
-func (s *Store) replay(ctx context.Context, a store.Acquire, result *store.Acquired) (bool, error) {
-	type answered struct {
-		Digest   []byte
-		JobIDs   []int64 `db:"job_ids"`
-		LeaseNos []int64
+// replay answers the acquires at the positions given of a wave by what their request ids
+// were answered before, and tells which were.
+func (s *Store) replay(ctx context.Context, items []store.Acquire, results []store.Acquired, wave, asked []int) (map[int]bool, error) {
+	if len(asked) == 0 {
+		return nil, nil
 	}
-	before, err := query(ctx, s, unit{lane: s.work, sql: sqlReplay, args: []any{*a.RequestID}, idempotent: true},
-		pgx.RowToStructByName[answered])
-	if err != nil || len(before) == 0 {
-		return false, err
+	byID := make(map[string]int, len(asked))
+	ids := make([]string, 0, len(asked))
+	for _, n := range asked {
+		id := *items[wave[n]].RequestID
+		byID[id] = wave[n]
+		ids = append(ids, id)
 	}
-	if !bytes.Equal(before[0].Digest, requestDigest(a)) {
-		return true, &store.RequestReusedError{RequestID: *a.RequestID}
-	}
-	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlReplayLeases, args: []any{before[0].JobIDs, before[0].LeaseNos}, idempotent: true},
-		pgx.RowToStructByName[leaseRow])
+	before, err := query(ctx, s, unit{lane: s.work, sql: sqlReplay, args: []any{ids}, idempotent: true},
+		pgx.RowToStructByName[replayRow])
 	if err != nil {
-		return true, err
+		return nil, err
 	}
+	replayed := make(map[int]bool, len(before))
+	for _, r := range before {
+		i := byID[r.RequestID]
+		replayed[i] = true
+		if !bytes.Equal(r.Digest, requestDigest(items[i])) {
+			results[i].Err = &store.RequestReusedError{RequestID: r.RequestID}
+			continue
+		}
+		if err := s.replayLeases(ctx, r, &results[i]); err != nil {
+			return nil, err
+		}
+	}
+	return replayed, nil
+}
+
+type replayRow struct {
+	RequestID string
+	Digest    []byte
+	JobIDs    []int64 `db:"job_ids"`
+	LeaseNos  []int64
+}
+
+func (s *Store) replayLeases(ctx context.Context, r replayRow, result *store.Acquired) error {
+	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlReplayLeases, args: []any{r.JobIDs, r.LeaseNos}, idempotent: true},
+		pgx.RowToStructByName[leaseRow])
 	for i := range rows {
 		result.Leases = append(result.Leases, rows[i].lease())
 	}
 	if len(rows) == 0 {
 		result.Empty = store.NoReadyJobs
 	}
-	return true, nil
+	return err
 }
 
 func (r *leaseRow) lease() store.Lease {

@@ -149,12 +149,17 @@ SELECT set_config('leasehold.request_locks', coalesce((
     SELECT string_agg(u.n::text, ',') FROM unnest($1::text[]) WITH ORDINALITY AS u(id, n)
     WHERE u.id IS NOT NULL AND pg_try_advisory_xact_lock(hashtextextended(u.id, -1))), ''), true)`
 
-// sqlReplay finds what a request id was answered, counting the replay, so that the
+// sqlReplay finds what request ids were answered, counting the replay, so that the
 // give-back of an undelivered answer leaves those leases alone (R12).
 const sqlReplay = `
+WITH held AS MATERIALIZED (
+    SELECT r.request_id FROM leasehold.acquire_requests r
+    WHERE r.request_id = ANY ($1::text[]) AND r.created_at > statement_timestamp() - interval '24 hours'
+    ORDER BY r.request_id FOR UPDATE
+)
 UPDATE leasehold.acquire_requests r SET replays = r.replays + 1
-WHERE r.request_id = $1 AND r.created_at > statement_timestamp() - interval '24 hours'
-RETURNING r.digest, r.job_ids, r.lease_nos`
+FROM held h WHERE r.request_id = h.request_id
+RETURNING r.request_id, r.digest, r.job_ids, r.lease_nos`
 
 // sqlReplayLeases reads the leases that a replay answers, those still live.
 // Index: jobs_pkey.

@@ -66,6 +66,9 @@ func (s *Store) enqueueWave(ctx context.Context, items []store.NewJob, results [
 		rows, err := query(ctx, s, unit{
 			lane: s.work, sql: sqlEnqueue, args: enqueueArgs(jobs, nil), idempotent: part.idempotent,
 		}, pgx.RowToStructByName[enqueueRow])
+		if err != nil && len(part.items) == len(wave) {
+			return nil, err
+		}
 		if err != nil {
 			failPart(results, part.items, err)
 			continue

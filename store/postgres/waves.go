@@ -3,11 +3,16 @@ package postgres
 import (
 	"context"
 	"time"
+
+	"github.com/leasehold/leasehold/store"
 )
 
 // batchPatience is how long a batch waits for items that others hold locked; a single call
 // waits until its own deadline. A locked row must not delay its neighbours' answers for long.
 const batchPatience = 500 * time.Millisecond
+
+// impatientPatience covers the moment for which a claim holds rows that it then passes over.
+const impatientPatience = 10 * time.Millisecond
 
 // inWaves runs items through do in statements that never see one identity twice, and
 // repeats those that do returns as locked, apart from the others and without holding a
@@ -19,7 +24,10 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 ) error {
 	var locked []int
 	patience := batchPatience
-	if len(items) == 1 {
+	switch {
+	case store.IsImpatient(ctx):
+		patience = impatientPatience
+	case len(items) == 1:
 		patience = s.ends.statement
 	}
 	for len(items) > 0 {

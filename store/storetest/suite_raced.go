@@ -53,20 +53,24 @@ func (e *env) judge(r *Recorder, queue string) {
 // racer is what one client of a race does to one lease.
 type racer func(s store.Store, ref store.LeaseRef) error
 
-// raceOver runs racers side by side, each over all leases in the same order, so that they
-// meet on the same rows.
+// raceOver lets all racers loose on one lease after the other, at the same moment, each
+// through one of three replicas.
 func (e *env) raceOver(r *Recorder, refs []store.LeaseRef, racers ...racer) {
 	e.Helper()
-	stores := e.replicas(3)
-	parallel(len(racers), func(i int) {
-		s := r.Client(i+1, stores[i%3])
-		for _, ref := range refs {
-			if err := racers[i](s, ref); err != nil {
+	var clients []store.Store
+	for i, s := 0, e.replicas(3); i < len(racers); i++ {
+		clients = append(clients, r.Client(i+1, s[i%3]))
+	}
+	for _, ref := range refs {
+		parallel(len(racers), func(i int) {
+			if err := racers[i](clients[i], ref); err != nil {
 				e.Errorf("racer %d: %v", i, err)
-				return
 			}
+		})
+		if e.Failed() {
+			return
 		}
-	})
+	}
 }
 
 func (e *env) sweeper(queue string) racer {
@@ -86,13 +90,22 @@ func (e *env) completer(result string) racer {
 	}
 }
 
+func (e *env) beater() racer {
+	return func(s store.Store, ref store.LeaseRef) error {
+		_, err := s.Heartbeat(e.ctx, []store.Heartbeat{{Lease: ref, Stage: to("s"), Checkpoint: []byte("c")}})
+		return err
+	}
+}
+
 func raceOfEnds(e *env, n int) {
 	q := e.queue(withPolicy(s6Backoff))
 	r := NewRecorder(nil)
 	refs := e.raced(r, q, n)
 	e.raceOver(r, refs,
 		e.sweeper(q),
+		e.beater(),
 		e.completer("same"),
+		e.beater(),
 		e.completer("same"),
 		func(s store.Store, ref store.LeaseRef) error {
 			_, err := s.Fail(e.ctx, []store.Fail{{Lease: ref, Error: store.JobError{Code: "c"}}})
@@ -127,10 +140,8 @@ func raceOfTakeOvers(e *env, n int) {
 		takeOver("worker-1"),
 		takeOver("worker-2"),
 		e.sweeper(q),
-		func(s store.Store, ref store.LeaseRef) error {
-			_, err := s.Heartbeat(e.ctx, []store.Heartbeat{{Lease: ref, Checkpoint: []byte("c")}})
-			return err
-		},
+		e.beater(),
+		e.beater(),
 		e.completer("of the first"),
 		func(s store.Store, ref store.LeaseRef) error {
 			_, err := s.Acquire(e.ctx, []store.Acquire{{Queues: []string{q}, Owner: "worker-3", MaxJobs: 1}})

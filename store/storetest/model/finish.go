@@ -128,8 +128,10 @@ func (c Resolve) step(s State, _ Request, now time.Time) (State, Outcome) {
 	case s.Phase != store.Stuck && s.Phase != store.Dead:
 		return s, Outcome{Err: s.wrong("must be STUCK or DEAD to be resolved")}
 	}
-	s.Phase, s.Reason, s.ActedOn, s.Resolved = then, "", true, true
-	s.Result, s.FinishedAt = c.Result, ptr(now)
+	if s.Phase != then { // a DEAD job that stays so has been finished since it died
+		s.FinishedAt = ptr(now)
+	}
+	s.Phase, s.Reason, s.ActedOn, s.Resolved, s.Result = then, "", true, true, c.Result
 	return s, Outcome{State: s.Phase}
 }
 

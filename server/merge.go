@@ -1,0 +1,311 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/leasehold/leasehold/store"
+)
+
+// merger gathers the calls of one kind that arrive while earlier ones run, of all
+// connections, and runs them together as one batch: at load one statement and one commit
+// serve a hundred workers, and an idle service adds no latency, because a call that finds a
+// free place starts at once (R47).
+//
+// Each caller gets its own answer and leaves at its own deadline. A caller that is past it
+// is dropped before the batch starts. A batch that fails for a reason of its own is halved
+// until the poisonous call is alone. An item that was locked is tried again by its caller
+// alone, so that nobody else waits for it.
+type merger[I, O any] struct {
+	name string
+	run  func(context.Context, []I) ([]O, error)
+	err  func(*O) *error
+	// group keeps calls apart that cannot share a statement; identity keeps calls on one
+	// thing out of one batch, where they would only run one after the other. Nil: none.
+	group    func(*I) string
+	identity func(*I) any
+	bytes    func(*I) int
+	// abandoned takes back what a batch did for a caller that left meanwhile. Nil: nothing.
+	abandoned func([]I, []O)
+	// inFlight bounds the batches that run at a time, maxWaiting the calls that wait.
+	inFlight, maxWaiting int
+
+	mu      sync.Mutex
+	waiting []*mergeCall[I, O]
+	running int
+}
+
+const (
+	// mergedItems and mergedBytes bound one batch.
+	mergedItems = store.MaxBatch
+	mergedBytes = 8 << 20
+	// aloneAtOnce bounds how many locked items of one call are tried again at a time.
+	aloneAtOnce = 4
+)
+
+type mergeCall[I, O any] struct {
+	ctx     context.Context
+	items   []I
+	results []O
+	err     error
+	done    chan struct{}
+	// settled is set once, by whoever is first: the caller that leaves, or the batch that
+	// answers. It decides who takes care of what the batch did.
+	settled atomic.Bool
+}
+
+// do runs items with those of other callers.
+func (m *merger[I, O]) do(ctx context.Context, items []I) ([]O, error) {
+	c := &mergeCall[I, O]{ctx: ctx, items: items, done: make(chan struct{})}
+	m.mu.Lock()
+	if len(m.waiting) >= m.maxWaiting {
+		m.mu.Unlock()
+		return nil, &OverloadedError{Lane: m.name, Waiting: m.maxWaiting}
+	}
+	m.waiting = append(m.waiting, c)
+	start := m.running < m.inFlight
+	if start {
+		m.running++
+	}
+	m.mu.Unlock()
+	if start {
+		go m.work()
+	}
+	if err := m.wait(c); err != nil {
+		return nil, err
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.results, m.alone(ctx, c)
+}
+
+// wait waits for the answer of a call. A caller that goes while its call still waits for a
+// batch takes it back; one whose batch has begun waits as long as its context allows.
+func (m *merger[I, O]) wait(c *mergeCall[I, O]) error {
+	caller := callerOf(c.ctx)
+	select {
+	case <-c.done:
+		return nil
+	case <-caller.Done():
+		if m.withdraw(c) {
+			return caller.Err()
+		}
+	}
+	select {
+	case <-c.done:
+	case <-c.ctx.Done():
+		if c.settled.CompareAndSwap(false, true) {
+			return c.ctx.Err()
+		}
+		<-c.done
+	}
+	return nil
+}
+
+// withdraw takes a call out of those that wait; false where its batch has begun.
+func (m *merger[I, O]) withdraw(c *mergeCall[I, O]) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.Index(m.waiting, c)
+	if i < 0 {
+		return false
+	}
+	m.waiting = slices.Delete(m.waiting, i, i+1)
+	return true
+}
+
+// work runs batches until nobody waits.
+func (m *merger[I, O]) work() {
+	for {
+		batch := m.take()
+		if len(batch) == 0 {
+			return
+		}
+		m.flush(batch)
+	}
+}
+
+// take removes the calls of the next batch from those that wait, in their order; none, and
+// the place of the worker, where nobody waits.
+func (m *merger[I, O]) take() []*mergeCall[I, O] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var batch, rest []*mergeCall[I, O]
+	room := newBatchRoom(m)
+	for i, c := range m.waiting {
+		if room.items <= 0 {
+			rest = append(rest, m.waiting[i:]...)
+			break
+		}
+		switch {
+		case callerOf(c.ctx).Err() != nil:
+			m.drop(c)
+		case room.admit(c.items, len(batch) == 0):
+			batch = append(batch, c)
+		default:
+			rest = append(rest, c)
+		}
+	}
+	m.waiting = rest
+	if len(batch) == 0 {
+		m.running--
+	}
+	return batch
+}
+
+// drop answers a caller that is gone without running anything for it.
+func (m *merger[I, O]) drop(c *mergeCall[I, O]) {
+	if c.settled.CompareAndSwap(false, true) {
+		c.err = callerOf(c.ctx).Err()
+	}
+	close(c.done)
+}
+
+// batchRoom is what still fits into a batch.
+type batchRoom[I, O any] struct {
+	m            *merger[I, O]
+	items, bytes int
+	group        string
+	seen         map[any]bool
+}
+
+func newBatchRoom[I, O any](m *merger[I, O]) *batchRoom[I, O] {
+	return &batchRoom[I, O]{m: m, items: mergedItems, bytes: mergedBytes, seen: map[any]bool{}}
+}
+
+// admit takes a call in if it fits beside those that are in; the first always does.
+func (r *batchRoom[I, O]) admit(items []I, first bool) bool {
+	size := 0
+	for i := range items {
+		size += r.m.bytes(&items[i])
+		if r.m.group != nil && !first && r.m.group(&items[i]) != r.group {
+			return false
+		}
+		if r.m.identity != nil && !first && r.seen[r.m.identity(&items[i])] {
+			return false
+		}
+	}
+	if !first && (len(items) > r.items || size > r.bytes) {
+		return false
+	}
+	for i := range items {
+		if r.m.group != nil {
+			r.group = r.m.group(&items[i])
+		}
+		if r.m.identity != nil {
+			r.seen[r.m.identity(&items[i])] = true
+		}
+	}
+	r.items, r.bytes = r.items-len(items), r.bytes-size
+	return true
+}
+
+// flush runs a batch and answers its callers.
+func (m *merger[I, O]) flush(batch []*mergeCall[I, O]) {
+	var items []I
+	for _, c := range batch {
+		items = append(items, c.items...)
+	}
+	ctx, cancel := lastDeadline(batch)
+	defer cancel()
+	results, err := m.guarded(store.Impatient(ctx), items)
+	if err != nil && len(batch) > 1 && isOwnFault(err) {
+		m.flush(batch[:len(batch)/2])
+		m.flush(batch[len(batch)/2:])
+		return
+	}
+	for _, c := range batch {
+		if err != nil {
+			c.err = err
+		} else {
+			c.results, results = results[:len(c.items):len(c.items)], results[len(c.items):]
+		}
+		if !c.settled.CompareAndSwap(false, true) && err == nil && m.abandoned != nil {
+			m.abandoned(c.items, c.results)
+		}
+		close(c.done)
+	}
+}
+
+// guarded turns a panic into an error: the callers of the batch wait for an answer.
+func (m *merger[I, O]) guarded(ctx context.Context, items []I) (results []O, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic in %s: %v\n%s", m.name, p, debug.Stack())
+		}
+	}()
+	results, err = m.run(ctx, items)
+	if err == nil && len(results) != len(items) {
+		err = fmt.Errorf("%s answered %d of %d items", m.name, len(results), len(items))
+	}
+	return results, err
+}
+
+// lastDeadline is a context that ends when no caller of the batch can wait any longer.
+func lastDeadline[I, O any](batch []*mergeCall[I, O]) (context.Context, context.CancelFunc) {
+	ctx := context.WithoutCancel(batch[0].ctx)
+	last, all := batch[0].ctx.Deadline()
+	for _, c := range batch[1:] {
+		deadline, ok := c.ctx.Deadline()
+		all = all && ok
+		if deadline.After(last) {
+			last = deadline
+		}
+	}
+	if !all {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, last)
+}
+
+// isOwnFault tells errors that come from what is in a batch, and not from the state of the
+// database: halving a batch helps against the former only. A write whose outcome is unknown
+// must not be run again at all.
+func isOwnFault(err error) bool {
+	var unavailable *store.UnavailableError
+	var busy *store.BusyError
+	var unknown *store.OutcomeUnknownError
+	return !errors.As(err, &unavailable) && !errors.As(err, &busy) && !errors.As(err, &unknown) &&
+		!errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
+
+// alone tries the items of a call that were locked again, within the caller's time.
+func (m *merger[I, O]) alone(ctx context.Context, c *mergeCall[I, O]) error {
+	group, each := errgroup.WithContext(ctx)
+	group.SetLimit(aloneAtOnce)
+	for i := range c.results {
+		var busy *store.BusyError
+		if !errors.As(*m.err(&c.results[i]), &busy) {
+			continue
+		}
+		group.Go(func() error {
+			again, err := m.guarded(each, c.items[i:i+1])
+			if err != nil {
+				*m.err(&c.results[i]) = err
+				return nil
+			}
+			c.results[i] = again[0]
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// callerKey holds the context of the caller of a call that runs beyond it.
+type callerKey struct{}
+
+// callerOf is the caller whose going away makes a call that has not begun needless.
+func callerOf(ctx context.Context) context.Context {
+	if caller, ok := ctx.Value(callerKey{}).(context.Context); ok {
+		return caller
+	}
+	return ctx
+}
