@@ -94,14 +94,17 @@ func (k *wakes) dueIn(queue string, wait time.Duration) {
 	k.poll.rearm()
 }
 
-// ended tells of a job whose lease was ended by a Fail or Release. The store does not say
-// its queue.
+// ended tells of a job whose lease was ended by a Fail or Release, and runs again.
 func (k *wakes) ended(lease store.LeaseRef, e store.Ended) {
-	if e.Err != nil || e.AlreadyApplied || e.State != store.Pending || e.NextRunIn >= pollInterval {
+	if e.Err != nil || e.AlreadyApplied || e.State != store.Pending {
+		return
+	}
+	if e.NextRunIn > 0 {
+		k.dueIn(e.Queue, e.NextRunIn)
 		return
 	}
 	k.waiters.wakeJob(lease.JobID)
-	k.look()
+	k.ready(e.Queue, 1)
 }
 
 // RunWaking runs the loops that wake parked polls until the context ends: the poll for

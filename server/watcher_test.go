@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -99,7 +98,7 @@ func (s *upkeepStore) Health(ctx context.Context) (store.Health, error) {
 	return s.Memory.Health(ctx)
 }
 
-var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+var silent = slog.New(slog.DiscardHandler)
 
 func watch(t *testing.T, st store.Maintenance) (w *watcher, freed *atomic.Int64) {
 	t.Helper()

@@ -238,6 +238,7 @@ type Release struct {
 
 // Ended is the answer to one Fail or Release.
 type Ended struct {
+	Queue          string // of the job; set where Pending
 	State          State
 	AttemptsLeft   int32
 	NextRunAt      *time.Time // set where Pending

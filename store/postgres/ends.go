@@ -27,11 +27,11 @@ type endRow struct {
 	AttemptsLeft int32
 	NextRunAt    *time.Time
 	NextRunIn    time.Duration
-	QueueID      int32
+	Queue        string
 }
 
 func (r endRow) ended() store.Ended {
-	e := store.Ended{State: store.State(r.State), AttemptsLeft: r.AttemptsLeft, NextRunAt: r.NextRunAt}
+	e := store.Ended{Queue: r.Queue, State: store.State(r.State), AttemptsLeft: r.AttemptsLeft, NextRunAt: r.NextRunAt}
 	if r.NextRunAt != nil {
 		e.NextRunIn = r.NextRunIn
 	}

@@ -45,7 +45,7 @@ locked AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM locked) AS behind_the_locks
 ), ending AS MATERIALIZED (
-    SELECT l.*, q.on_expiry = 2 AS holds,
+    SELECT l.*, q.name AS queue, q.on_expiry = 2 AS holds,
            CASE WHEN l.kind = 9 AND l.beats > 0 THEN NULL
                 WHEN l.kind <> 0 THEN l.kind
                 WHEN NOT leasehold.may_blame(l.lease_length) THEN NULL
@@ -120,7 +120,7 @@ locked AS MATERIALIZED (
 )
 SELECT g.ord::int AS ord, g.id, g.lease_no, g.outcome AS state, g.end_kind, g.max_attempts - least(g.used, g.max_attempts) AS attempts_left,
        CASE WHEN g.outcome = 1 THEN g.next_run_at END AS next_run_at, greatest(g.next_run_at - g.now, interval '0') AS next_run_in,
-       g.queue_id
+       g.queue
 FROM judged g`
 
 	// What a finishing statement takes out of jobs.

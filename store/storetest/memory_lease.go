@@ -90,7 +90,7 @@ func (m *Memory) Fail(ctx context.Context, items []store.Fail) ([]store.Ended, e
 	defer d.mu.Unlock()
 	out := make([]store.Ended, len(items))
 	for i, f := range items {
-		out[i] = endedOf(d.withFollowUps(f.Lease, f.ThenEnqueue, now, func(ids []store.JobID) model.Call {
+		out[i] = d.endedOf(f.Lease.JobID, d.withFollowUps(f.Lease, f.ThenEnqueue, now, func(ids []store.JobID) model.Call {
 			return model.Fail{
 				LeaseNo: f.Lease.LeaseNo, Error: store.CleanJobError(f.Error), Permanent: f.Permanent,
 				RetryAfter: f.RetryAfter, FollowUps: ids,
@@ -110,12 +110,12 @@ func (m *Memory) Release(ctx context.Context, items []store.Release) ([]store.En
 	defer d.mu.Unlock()
 	out := make([]store.Ended, len(items))
 	for i, r := range items {
-		out[i] = endedOf(d.onLease(r.Lease, model.Release{LeaseNo: r.Lease.LeaseNo, Delay: r.Delay}, now), now)
+		out[i] = d.endedOf(r.Lease.JobID, d.onLease(r.Lease, model.Release{LeaseNo: r.Lease.LeaseNo, Delay: r.Delay}, now), now)
 	}
 	return out, nil
 }
 
-func endedOf(o model.Outcome, now time.Time) store.Ended {
+func (d *memoryDB) endedOf(id store.JobID, o model.Outcome, now time.Time) store.Ended {
 	if o.Err != nil {
 		return store.Ended{Err: o.Err}
 	}
@@ -123,6 +123,7 @@ func endedOf(o model.Outcome, now time.Time) store.Ended {
 		State: o.State, AttemptsLeft: o.AttemptsLeft, AlreadyApplied: o.AlreadyApplied, FollowUps: o.FollowUps,
 	}
 	if o.State == store.Pending {
+		e.Queue = d.jobs[id].Spec.Queue
 		at := o.RunAt.From
 		e.NextRunAt, e.NextRunIn = &at, max(0, at.Sub(now))
 	}
