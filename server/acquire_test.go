@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -28,7 +27,7 @@ type handlers struct {
 
 func newHandlers(t *testing.T, st store.Store, cfg Config) *handlers {
 	t.Helper()
-	cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	cfg.Log = slog.New(slog.DiscardHandler)
 	s, err := New(t.Context(), st, cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -91,7 +91,10 @@ func NewBackground(s *Server, ready *Readiness, cfg BackgroundConfig) (*Backgrou
 	if err != nil {
 		return nil, err
 	}
-	check := &readinessCheck{server: s, ready: ready, log: cfg.Log}
+	check, err := newReadinessCheck(s, ready, cfg)
+	if err != nil {
+		return nil, err
+	}
 	checks := loop.New(check.runOnce, loop.Config{
 		Name: "readiness", Interval: readinessInterval, Timeout: readinessTimeout, Logger: cfg.Log, Metrics: metrics,
 	})

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -64,8 +65,15 @@ func TestBackgroundMakesAReplicaReady(t *testing.T) {
 	s := serve(t, st, Config{})
 	s.SetServing(false)
 	ready := NewReadiness(ReadinessConfig{})
-	runBackground(t, s, ready, BackgroundConfig{Registry: prometheus.NewRegistry()})
+	registry := prometheus.NewRegistry()
+	runBackground(t, s, ready, BackgroundConfig{Registry: registry})
 	<-ready.Ready()
+	metrics := NewHTTPServer(ready, registry, silent).Handler
+	eventually(t, "the metrics say so", func() bool {
+		_, body := page(t, metrics, http.MethodGet, "/metrics")
+		return strings.Contains(body, "leasehold_ready 1") && strings.Contains(body, "leasehold_partitions_ahead 8") &&
+			strings.Contains(body, `leasehold_loop_passes_total{loop="watcher",outcome="ok"}`)
+	})
 	serving := func() bool {
 		resp, err := grpc_health_v1.NewHealthClient(s.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 		return err == nil && resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING

@@ -160,7 +160,7 @@ func got(b *protovalidate.Violation) string {
 
 // gotDuration keeps what time.Duration would saturate: 10,000 years are not 292.
 func gotDuration(d *durationpb.Duration) string {
-	if limit := int64(math.MaxInt64 / int64(time.Second)); d.GetSeconds() >= limit || d.GetSeconds() <= -limit {
+	if limit := math.MaxInt64 / int64(time.Second); d.GetSeconds() >= limit || d.GetSeconds() <= -limit {
 		return strconv.FormatInt(d.GetSeconds(), 10) + " s"
 	}
 	return d.AsDuration().String()

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -15,7 +14,7 @@ import (
 	"github.com/leasehold/leasehold/store"
 )
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func TestR41_HintsAreDebounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

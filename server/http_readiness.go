@@ -2,12 +2,9 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -139,27 +136,4 @@ func (r *Readiness) judge(h store.Health) []string {
 	say(h.SweepAge > tooOld, "the watcher's last finished sweep is %v old, above %v", h.SweepAge.Round(time.Second), tooOld)
 	say(h.PartitionsAhead < minPartitionsAhead, "only %d partitions lie ahead, below %d", h.PartitionsAhead, minPartitionsAhead)
 	return problems
-}
-
-// readinessCheck looks once a second whether the replica should get calls.
-type readinessCheck struct {
-	server *Server
-	ready  *Readiness
-	log    *slog.Logger
-}
-
-// runOnce looks once. A database that does not answer is a finding, and no failure of the
-// look: the loop goes on at its pace, so that a database that is back is seen at once.
-func (c *readinessCheck) runOnce(ctx context.Context) error {
-	before := strings.Join(c.ready.Reasons(), "; ")
-	h, err := c.server.store.Health(ctx)
-	reasons := strings.Join(c.ready.observe(h, err), "; ")
-	c.server.SetServing(reasons == "")
-	switch {
-	case reasons == "" && before != "":
-		c.log.InfoContext(ctx, "this replica is ready")
-	case reasons != "" && before == "":
-		c.log.WarnContext(ctx, "this replica is not ready", "reasons", reasons)
-	}
-	return nil
 }

@@ -148,7 +148,9 @@ func TestR47_APoisonousCallIsAlone(t *testing.T) {
 			calls = append(calls, e.ask(t.Context(), item))
 		}
 		e.open(20)
-		<-first
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
 		for i, call := range calls {
 			if err := <-call; errors.Is(err, errPoison) != (i+1 == 5) || (i+1 != 5 && err != nil) {
 				t.Errorf("call %d: %v", i+1, err)

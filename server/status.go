@@ -41,7 +41,7 @@ func reasonWord(r pb.ErrorReason) string { return strings.TrimPrefix(r.String(),
 // line of the call, and sets the trailer. An error that is a status already came from
 // gRPC's own services (health, reflection) and passes.
 func asStatus(ctx context.Context, err error) error {
-	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // one that is wrapped into an error of ours is that error
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // one that is wrapped into an error of ours is that error
 		return err
 	}
 	f := faultOf(err)

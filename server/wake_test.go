@@ -335,7 +335,7 @@ func TestPauseAndResumeOfAParkedPoll(t *testing.T) {
 		}
 		pause()
 		emptied := h.poll(t.Context(), waiting(10*time.Second, "q"))
-		if _, err := st.Memory.ResumeQueue(t.Context(), "q"); err != nil { // on another replica
+		if _, err := st.ResumeQueue(t.Context(), "q"); err != nil { // on another replica
 			t.Fatal(err)
 		}
 		if end := <-emptied; end.resp.GetEmptyReason() != pb.EmptyReason_EMPTY_REASON_NO_READY_JOBS {

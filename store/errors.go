@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -59,7 +60,7 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("job %d is %s: %s", e.JobID, e.State, e.Want)
 }
 
-// JobNotFoundError: neither live nor in the kept history. By key where JobID is 0.
+// JobNotFoundError says that there is no such job, neither live nor in the kept history. By key where JobID is 0.
 type JobNotFoundError struct {
 	JobID JobID
 	Queue string
@@ -73,19 +74,19 @@ func (e *JobNotFoundError) Error() string {
 	return fmt.Sprintf("there is no job %d", e.JobID)
 }
 
-// QueueNotFoundError: no queue of that name.
+// QueueNotFoundError says that there is no queue of that name.
 type QueueNotFoundError struct{ Queue string }
 
 func (e *QueueNotFoundError) Error() string {
 	return fmt.Sprintf("there is no queue %q: create it with QueueService.CreateQueue", e.Queue)
 }
 
-// QueueExistsError: a queue of that name exists.
+// QueueExistsError says that a queue of that name exists.
 type QueueExistsError struct{ Queue string }
 
 func (e *QueueExistsError) Error() string { return fmt.Sprintf("queue %q exists already", e.Queue) }
 
-// KeyReusedError: the idempotency key belongs to a job with another payload.
+// KeyReusedError says that the idempotency key belongs to a job with another payload.
 type KeyReusedError struct {
 	Queue string
 	JobID JobID
@@ -95,14 +96,14 @@ func (e *KeyReusedError) Error() string {
 	return fmt.Sprintf("the idempotency key belongs to job %d of queue %q, which has another payload or content type", e.JobID, e.Queue)
 }
 
-// RequestReusedError: the request id was used with other arguments.
+// RequestReusedError says that the request id was used with other arguments.
 type RequestReusedError struct{ RequestID string }
 
 func (e *RequestReusedError) Error() string {
 	return "the request_id was used before with other arguments"
 }
 
-// BusyError: the row, key or table was locked by another transaction for longer than the
+// BusyError says that the row, key or table was locked by another transaction for longer than the
 // call could wait. Nothing was done.
 type BusyError struct {
 	JobID JobID // 0 where not about one job
@@ -111,14 +112,14 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return e.What + " is locked by another transaction" }
 
-// UnavailableError: there is no writable database. Nothing was done. Cause is for the log
+// UnavailableError says that there is no writable database. Nothing was done. Cause is for the log
 // only.
 type UnavailableError struct{ Cause error }
 
 func (e *UnavailableError) Error() string { return "the database is not available" }
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// OutcomeUnknownError: the connection broke around the commit of a write that is not
+// OutcomeUnknownError says that the connection broke around the commit of a write that is not
 // idempotent. It may or may not have happened. Cause is for the log only.
 type OutcomeUnknownError struct{ Cause error }
 
@@ -155,10 +156,10 @@ func (e *UnsupportedError) Error() string { return e.Reason }
 // RetryAfter is how long to wait before a call that met err is repeated; zero where
 // repeating it does not help.
 func RetryAfter(err error) time.Duration {
-	switch err.(type) {
-	case *BusyError:
+	if _, ok := errors.AsType[*BusyError](err); ok {
 		return 200 * time.Millisecond
-	case *UnavailableError:
+	}
+	if _, ok := errors.AsType[*UnavailableError](err); ok {
 		return time.Second
 	}
 	return 0

@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -176,7 +177,7 @@ func (s *Store) ResolveJob(ctx context.Context, r store.Resolution) (*store.Job,
 		_, err = tx.Exec(ctx, sqlResolveRecord, int64(r.JobID), act, r.Actor.Name, r.Actor.Note, result, payload.JSON, payload.ContentType)
 		return err
 	})
-	if err != nil && err != errNotTaken {
+	if err != nil && !errors.Is(err, errNotTaken) {
 		return nil, err
 	}
 	job, readErr := s.GetJob(ctx, r.JobID, err != nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -198,7 +199,7 @@ func (s *Store) completeChained(ctx context.Context, items []store.Complete, res
 		}
 		return nil
 	})
-	if err == errNotTaken {
+	if errors.Is(err, errNotTaken) {
 		return s.completeMissed(ctx, items, results, []int{i})
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -138,7 +139,7 @@ func (s *Store) endMissed(ctx context.Context, call endingCall, inputs []endInpu
 				return
 			}
 			results[i] = store.Ended{Err: err}
-			if _, expired := err.(*store.ExpiredError); expired && inputs[i].report != nil {
+			if _, expired := errors.AsType[*store.ExpiredError](err); expired && inputs[i].report != nil {
 				refs, reports = append(refs, inputs[i].ref), append(reports, *inputs[i].report)
 			}
 		})
@@ -183,7 +184,7 @@ func (s *Store) endChained(ctx context.Context, call endingCall, inputs []endInp
 		}
 		return nil
 	})
-	if err == errNotTaken {
+	if errors.Is(err, errNotTaken) {
 		return s.endMissed(ctx, call, inputs, results, []int{i})
 	}
 	if err != nil {

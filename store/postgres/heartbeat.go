@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -77,7 +78,7 @@ func (s *Store) settleMissed(ctx context.Context, call endingCall, missed []int,
 			locked = append(locked, i)
 			continue
 		}
-		if _, superseded := err.(*store.SupersededError); superseded {
+		if _, superseded := errors.AsType[*store.SupersededError](err); superseded {
 			late = append(late, ref(i))
 		}
 		settle(i, v, f, err)

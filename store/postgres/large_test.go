@@ -4,7 +4,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"testing"
 
@@ -189,7 +188,7 @@ func TestLargeTablesTouchNoMoreBuffers(t *testing.T) {
 	large := newLargeBench(t, filling{pending: 1_000_000, scheduled: 1_000_000, leased: 100_000, finished: 1_000_000}).statements()
 	for name, buffers := range large {
 		ratio := buffers / small[name]
-		t.Log(fmt.Sprintf("%-16s %8.0f buffers small, %8.0f large, ratio %.2f", name, small[name], buffers, ratio))
+		t.Logf("%-16s %8.0f buffers small, %8.0f large, ratio %.2f", name, small[name], buffers, ratio)
 		if ratio > 1.5 {
 			t.Errorf("%s touches %.2f times the buffers on large tables", name, ratio)
 		}

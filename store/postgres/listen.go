@@ -10,13 +10,11 @@ import (
 	"github.com/leasehold/leasehold/store"
 )
 
-// hintChannel carries names of queues that may have ready jobs. Hints are best effort and
-// debounced: polling is the truth.
-const hintChannel = "leasehold_hint"
-
 // hintBytes keeps a payload under NOTIFY's limit of 8,000 bytes.
 const hintBytes = 7000
 
+// The channel carries names of queues that may have ready jobs. Hints are best effort and
+// debounced: polling is the truth.
 const (
 	sqlHint   = `SELECT pg_notify('leasehold_hint', u.payload)::text FROM unnest($1::text[]) AS u(payload)`
 	sqlListen = `LISTEN leasehold_hint`

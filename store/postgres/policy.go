@@ -22,21 +22,6 @@ type policyRow struct {
 	IdempotencyRetention *time.Duration
 }
 
-// policyColumns lists them for a table called by the alias.
-func policyColumns(alias string) string {
-	out := ""
-	for i, c := range []string{
-		"max_attempts", "max_expirations", "backoff_initial", "backoff_factor", "backoff_cap", "backoff_jitter",
-		"lease_duration", "max_runtime", "stall_timeout", "cancel_grace", "idempotency_retention",
-	} {
-		if i > 0 {
-			out += ", "
-		}
-		out += alias + "." + c
-	}
-	return out
-}
-
 func (r policyRow) policy() store.Policy { return store.Policy(r) }
 
 func itoa(n int) string     { return strconv.Itoa(n) }

@@ -1,10 +1,7 @@
 package postgres
 
 import (
-	"context"
 	"errors"
-	"io"
-	"net"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -111,11 +108,4 @@ func domainError(err error, sent, idempotent bool) error {
 		return &store.OutcomeUnknownError{Cause: err}
 	}
 	return err
-}
-
-// isNetwork tells whether err came from the connection and not from the server's answer.
-func isNetwork(err error) bool {
-	var netErr net.Error
-	return errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, context.DeadlineExceeded)
 }

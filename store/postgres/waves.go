@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/store"
@@ -52,7 +53,7 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 		if err != nil {
 			return err
 		}
-		locked = append(again, rest...)
+		locked = slices.Concat(again, rest)
 	}
 	for _, i := range locked {
 		busy(i)
