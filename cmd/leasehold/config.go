@@ -125,6 +125,7 @@ func (c *Config) faults() []error {
 	check("--drain-timeout", between(c.DrainTimeout, 0, maxDrain))
 	check("--retain-facts", retention(c.RetainFacts))
 	check("--retain-payloads", retention(c.RetainPayloads))
+	check("--ready-file", (readyFile{c.ReadyFile}).possible())
 	if _, err := parseLevel(c.LogLevel); err != nil {
 		faults = append(faults, err)
 	}

@@ -65,6 +65,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"payloads for an hour":  {[]string{database, "--retain-payloads=23h"}, nil, "--retain-payloads"},
 		"log level":             {[]string{database, "--log-level=loud"}, nil, "--log-level"},
 		"log format":            {[]string{database, "--log-format=xml"}, nil, "--log-format"},
+		"ready file nowhere":    {[]string{database, "--ready-file=/nowhere/at/all"}, nil, "--ready-file"},
 		"environment no number": {[]string{database}, map[string]string{"LEASEHOLD_POOL_SIZE": "many"}, "LEASEHOLD_POOL_SIZE"},
 		"environment no time":   {[]string{database}, map[string]string{"LEASEHOLD_WATCHER_INTERVAL": "30"}, "LEASEHOLD_WATCHER_INTERVAL"},
 		"environment too quick": {[]string{database}, map[string]string{"LEASEHOLD_WATCHER_INTERVAL": "1ms"}, "100ms..1h"},

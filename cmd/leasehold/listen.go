@@ -19,9 +19,7 @@ type address struct{ network, at string }
 // parseAddress reads host:port or unix:PATH (gRPC's unix:///PATH as well).
 func parseAddress(text string) (address, error) {
 	if path, is := strings.CutPrefix(text, "unix:"); is {
-		if strings.HasPrefix(path, "//") {
-			path = strings.TrimPrefix(path, "//")
-		}
+		path = strings.TrimPrefix(path, "//")
 		switch {
 		case path == "":
 			return address{}, errors.New("unix: needs a path")

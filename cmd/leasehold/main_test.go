@@ -27,6 +27,9 @@ const patience = time.Minute
 // binary is the command under test, built once: signals and exit codes need a process.
 var binary string
 
+// buildFlags are those that it is built with.
+var buildFlags []string
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "leasehold-test-")
 	if err != nil {
@@ -34,7 +37,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	binary = filepath.Join(dir, "leasehold")
-	if said, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-o", binary, ".")...)
+	if said, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the command: %v\n%s", err, said)
 		os.Exit(1)
 	}

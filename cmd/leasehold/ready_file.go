@@ -11,6 +11,18 @@ import (
 // readyFile tells scripts that the service is ready, and where. The zero value is no file.
 type readyFile struct{ path string }
 
+// possible finds a folder that is missing at the start, not when the service is ready.
+func (f readyFile) possible() error {
+	if f.path == "" {
+		return nil
+	}
+	info, err := os.Stat(filepath.Dir(f.path))
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is no folder", filepath.Dir(f.path))
+	}
+	return err
+}
+
 // write makes the file in one step: a reader sees all of it or nothing.
 func (f readyFile) write(grpc, http string) error {
 	if f.path == "" {

@@ -71,6 +71,9 @@ func newRoot(std streams, env lookupEnv) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return errors.Join(cmd.Help(), errors.New("a command is needed"))
+		},
 	}
 	root.SetOut(std.out)
 	root.SetErr(std.err)
