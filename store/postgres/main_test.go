@@ -104,3 +104,9 @@ func TestContract(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness { return newHarness(t) })
 }
+
+// TestRandomSequences compares calls at random with the pure model, step by step.
+func TestRandomSequences(t *testing.T) {
+	t.Parallel()
+	storetest.RunRandom(t, func(t *testing.T) storetest.Harness { return newHarness(t) })
+}

@@ -37,7 +37,7 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) error {
 	}
 	defer func() { _ = db.Close() }() // nothing is buffered
 	if err := prepareSchema(ctx, db); err != nil {
-		return &store.UnavailableError{Cause: err}
+		return connectError(err)
 	}
 	current, err := provider.GetDBVersion(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func schemaVersion(ctx context.Context, url string) (int64, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if err != nil {
-		return 0, &store.UnavailableError{Cause: err}
+		return 0, connectError(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // only read from
 	var version int64

@@ -165,7 +165,7 @@ func probe(ctx context.Context, cc *pgx.ConnConfig) (ownPID bool, err error) {
 	cc.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if err != nil {
-		return false, &store.UnavailableError{Cause: err}
+		return false, connectError(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // only read from
 	var version int
@@ -183,4 +183,20 @@ func probe(ctx context.Context, cc *pgx.ConnConfig) (ownPID bool, err error) {
 		return false, &store.UnavailableError{Cause: errors.New("the server is in recovery: a standby, or starting")}
 	}
 	return pid == conn.PgConn().PID(), nil
+}
+
+// connectError tells a server that is not there yet, for which waiting helps, from one that
+// will never let us in.
+func connectError(err error) error {
+	for code, reason := range map[string]string{
+		"28P01": "the database server refuses the password",
+		"28000": "the database server refuses the user",
+		"3D000": "the database of the URL does not exist",
+		"42501": "the database user lacks a right that it needs: run migrations as the owner with `leasehold migrate`, or grant CREATE on the database",
+	} {
+		if isCode(err, code) {
+			return &store.UnsupportedError{Reason: reason + " (SQLSTATE " + code + ")"}
+		}
+	}
+	return &store.UnavailableError{Cause: err}
 }
