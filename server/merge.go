@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -237,12 +236,10 @@ func (m *merger[I, O]) flush(batch []*mergeCall[I, O]) {
 
 // guarded turns a panic into an error: the callers of the batch wait for an answer.
 func (m *merger[I, O]) guarded(ctx context.Context, items []I) (results []O, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic in %s: %v\n%s", m.name, p, debug.Stack())
-		}
-	}()
-	results, err = m.run(ctx, items)
+	err = guard(func() (err error) {
+		results, err = m.run(ctx, items)
+		return err
+	})
 	if err == nil && len(results) != len(items) {
 		err = fmt.Errorf("%s answered %d of %d items", m.name, len(results), len(items))
 	}

@@ -68,17 +68,31 @@ type prepared struct {
 	into any // receives the single value of the single row, if not nil
 }
 
-// query runs a unit and collects its rows, with bounded repetition inside the caller's
-// time: always after a clean rollback, after an unknown outcome only if it is idempotent.
+// query runs a unit and collects its rows.
 func query[T any](ctx context.Context, s *Store, u unit, row pgx.RowToFunc[T]) ([]T, error) {
+	var rows []T
+	err := s.repeated(ctx, u.idempotent, func() (sent bool, err error) {
+		rows, sent, err = attempt(ctx, u, row)
+		return sent, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// repeated runs a try, with bounded repetition inside the caller's time: always after a
+// clean rollback, after an unknown outcome only if it is idempotent. sent tells whether the
+// server may have seen what could have committed.
+func (s *Store) repeated(ctx context.Context, idempotent bool, once func() (sent bool, err error)) error {
 	wait := 10 * time.Millisecond
 	for try := 1; ; try++ {
-		rows, sent, err := attempt(ctx, u, row)
-		if err == nil {
-			return rows, nil
+		sent, err := once()
+		if err == nil || isDomain(err) {
+			return err
 		}
 		if ctx.Err() != nil {
-			return nil, callerGone(ctx, err, sent, u.idempotent)
+			return callerGone(ctx, err, sent, idempotent)
 		}
 		again := false
 		switch classify(err, sent) {
@@ -89,11 +103,11 @@ func query[T any](ctx context.Context, s *Store, u unit, row pgx.RowToFunc[T]) (
 		case faultUnavailable:
 			again = !isCode(err, codeReadOnly)
 		case faultUnknown:
-			again = u.idempotent
+			again = idempotent
 		}
 		if !again || try == maxTries || !sleep(ctx, jittered(wait)) {
 			s.log.Debug("statement failed", "error", err, "try", try, "sent", sent)
-			return nil, domainError(err, sent, u.idempotent)
+			return domainError(err, sent, idempotent)
 		}
 		wait *= 4
 	}
@@ -205,32 +219,7 @@ func (l *lane) budget(ctx context.Context) time.Duration {
 
 // inTx runs several dependent statements in one transaction, repeated like query.
 func inTx(ctx context.Context, s *Store, l *lane, idempotent bool, run func(context.Context, pgx.Tx) error) error {
-	wait := 10 * time.Millisecond
-	for try := 1; ; try++ {
-		sent, err := attemptTx(ctx, l, run)
-		if err == nil || isDomain(err) {
-			return err
-		}
-		if ctx.Err() != nil {
-			return callerGone(ctx, err, sent, idempotent)
-		}
-		again := false
-		switch classify(err, sent) {
-		case faultUndone:
-			again = true
-		case faultNoPartition:
-			again = s.makePartitions(ctx) == nil
-		case faultUnavailable:
-			again = !isCode(err, codeReadOnly)
-		case faultUnknown:
-			again = idempotent
-		}
-		if !again || try == maxTries || !sleep(ctx, jittered(wait)) {
-			s.log.Debug("transaction failed", "error", err, "try", try, "sent", sent)
-			return domainError(err, sent, idempotent)
-		}
-		wait *= 4
-	}
+	return s.repeated(ctx, idempotent, func() (bool, error) { return attemptTx(ctx, l, run) })
 }
 
 func attemptTx(ctx context.Context, l *lane, run func(context.Context, pgx.Tx) error) (sent bool, err error) {
