@@ -110,13 +110,15 @@ UPDATE leasehold.finished_jobs f SET state = $2::smallint, finished_at = CASE WH
 WHERE f.id = $1 AND f.state = 5
 RETURNING f.id`
 
+// sqlResolveRecord keeps who and why, and the result unless retention has dropped results of
+// that age already.
 const sqlResolveRecord = `
 WITH act AS (
     INSERT INTO leasehold.operator_acts (job_id, at, act, actor, note)
     VALUES ($1, clock_timestamp(), $2, $3, $4) RETURNING id
 )
 INSERT INTO leasehold.job_results (job_id, result, is_json, content_type)
-SELECT $1, $5::bytea, $6::boolean, $7::text WHERE $5::bytea IS NOT NULL
+SELECT $1, $5::bytea, $6::boolean, $7::text WHERE $5::bytea IS NOT NULL AND leasehold.has_partition('job_results', $1)
 ON CONFLICT (job_id) DO UPDATE SET result = EXCLUDED.result, is_json = EXCLUDED.is_json, content_type = EXCLUDED.content_type`
 
 // sqlJobStates tells where jobs stand, in both tables under one snapshot, and whether a

@@ -199,10 +199,12 @@ func (s *Store) completeChained(ctx context.Context, items []store.Complete, res
 		}
 		return nil
 	})
-	if errors.Is(err, errNotTaken) {
+	switch {
+	case errors.Is(err, errNotTaken):
 		return s.completeMissed(ctx, items, results, []int{i})
-	}
-	if err != nil {
+	case isBusy(err):
+		return []int{i}, nil // the key of a follow-up job is held: try again
+	case err != nil:
 		return nil, err
 	}
 	results[i] = store.Completion{Late: rows[0].Late, FollowUps: followUps}

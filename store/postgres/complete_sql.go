@@ -41,7 +41,8 @@ WITH input AS MATERIALIZED (
 SELECT a.ord::int AS ord, a.state <> 2 AS late FROM accepted a`
 
 // sqlCompleteDead completes a job that is DEAD by the very end of its last lease by time or
-// as undelivered (R17). Index: the primary key of finished_jobs.
+// as undelivered (R17). Its result is not kept where retention has dropped results of that
+// age already. Index: the primary key of finished_jobs.
 const sqlCompleteDead = `
 WITH done AS (
     UPDATE leasehold.finished_jobs f SET
@@ -51,7 +52,8 @@ WITH done AS (
     RETURNING f.id
 ), results AS (
     INSERT INTO leasehold.job_results (job_id, result, is_json, content_type)
-    SELECT d.id, $3::bytea, $4::boolean, $5::text FROM done d WHERE $3::bytea IS NOT NULL
+    SELECT d.id, $3::bytea, $4::boolean, $5::text FROM done d
+    WHERE $3::bytea IS NOT NULL AND leasehold.has_partition('job_results', d.id)
     ON CONFLICT (job_id) DO UPDATE SET result = EXCLUDED.result, is_json = EXCLUDED.is_json, content_type = EXCLUDED.content_type
 ), resumed AS (
     DELETE FROM leasehold.checkpoints c USING done d WHERE c.job_id = d.id

@@ -184,10 +184,12 @@ func (s *Store) endChained(ctx context.Context, call endingCall, inputs []endInp
 		}
 		return nil
 	})
-	if errors.Is(err, errNotTaken) {
+	switch {
+	case errors.Is(err, errNotTaken):
 		return s.endMissed(ctx, call, inputs, results, []int{i})
-	}
-	if err != nil {
+	case isBusy(err):
+		return []int{i}, nil // the key of a follow-up job is held: try again
+	case err != nil:
 		return nil, err
 	}
 	results[i] = rows[0].ended()

@@ -95,11 +95,12 @@ func TestR30AHeartbeatWaitsForNoRow(t *testing.T) {
 // moveJob is a finishing statement that looks for its job in both tables itself.
 const moveJob = `
 WITH moved AS (
-    DELETE FROM leasehold.jobs j WHERE j.id = $1 RETURNING j.id, j.queue_id, j.run_at, j.created_at
+    DELETE FROM leasehold.jobs j WHERE j.id = $1 RETURNING j.id, j.queue_id, j.run_at, j.created_at, j.lease_no
 ), finished AS (
     INSERT INTO leasehold.finished_jobs (id, queue_id, state, priority, run_at, created_at, finished_at, bytes, attempts_used,
-        expirations, lease_no, beats, stage_changes, end_kind, counted, sealed, state_reason)
-    SELECT m.id, m.queue_id, 6, 5, m.run_at, m.created_at, clock_timestamp(), 0, 0, 0, 0, 0, 0, 0, false, false, '' FROM moved m
+        expirations, lease_no, beats, stage_changes, end_kind, ended_at, counted, sealed, state_reason)
+    SELECT m.id, m.queue_id, 5, 5, m.run_at, m.created_at, clock_timestamp(), 0, 1, 0, m.lease_no, 0, 0, 4, clock_timestamp(), true, false, ''
+    FROM moved m
 )
 SELECT (SELECT count(*) FROM moved)::int, (SELECT count(*) FROM leasehold.finished_jobs f WHERE f.id = $1)::int`
 
@@ -107,7 +108,7 @@ SELECT (SELECT count(*) FROM moved)::int, (SELECT count(*) FROM leasehold.finish
 func TestR31TheLoserOfTwoMovesFindsTheJobInNeitherTable(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	id := int64(h.enqueue(t, store.NewJob{})[0])
+	id := int64(h.leases(t, 1)[0].JobID)
 	winner, loser := newStranger(t, h.url), newStranger(t, h.url)
 	winner.exec(`BEGIN`)
 	winner.exec(moveJob, id)
@@ -170,29 +171,28 @@ func TestR31OneOfFiveIdenticalCompletesIsApplied(t *testing.T) {
 	}
 }
 
-func TestR31ACompleteBehindAnUncommittedEndIsDecidedByIt(t *testing.T) {
+func TestR31ACompleteThatMetAnUncommittedEndIsDecidedByIt(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	refs := h.leases(t, 2)
-	for i, end := range []string{`COMMIT`, `ROLLBACK`} {
-		other := newStranger(t, h.url)
+	for i, end := range []string{"COMMIT", "ROLLBACK"} {
+		s, other := openAs(t, h.url, end), newStranger(t, h.url)
 		other.exec(`BEGIN`)
-		other.exec(moveJob+` FROM (SELECT 1) AS one`, int64(refs[i].JobID))
-		done := make(chan store.Completion, 1)
+		other.exec(moveJob, int64(refs[i].JobID))
+		answer, failure := []store.Completion(nil), error(nil)
+		done := make(chan struct{})
 		go func() {
-			out, err := h.store.Complete(context.Background(), completesOf(refs[i]))
-			if err != nil {
-				out = []store.Completion{{Err: err}}
-			}
-			done <- out[0]
+			defer close(done)
+			answer, failure = s.Complete(context.Background(), completesOf(refs[i]))
 		}()
+		h.awaitRepeats(t, end)
 		other.exec(end)
-		answer := <-done
-		if end == `ROLLBACK` && answer.Err != nil {
-			t.Errorf("after %s: %v", end, answer.Err)
+		<-done
+		if failure != nil {
+			t.Fatal(failure)
 		}
-		if end == `COMMIT` && answer.Err == nil {
-			t.Errorf("after %s it was completed as well: %+v", end, answer)
+		if refused := is[*store.EndedError](answer[0].Err); refused != (end == "COMMIT") || !refused && answer[0].Err != nil {
+			t.Errorf("after %s: %+v", end, answer)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,6 +11,11 @@ import (
 
 // errNotTaken undoes the follow-up jobs of a call whose lease was not to be ended.
 var errNotTaken error = &store.BusyError{What: "the job"}
+
+func isBusy(err error) bool {
+	_, is := errors.AsType[*store.BusyError](err)
+	return is
+}
 
 // settledBefore tells whether a call on a lease has its answer already, without acting.
 func (s *Store) settledBefore(ctx context.Context, call endingCall, ref store.LeaseRef, see func(leaseFacts)) (bool, error) {

@@ -33,7 +33,12 @@ var _ storetest.Harness = (*harness)(nil)
 func newHarness(t testing.TB) *harness {
 	t.Helper()
 	url := pgtest.Database(t, migrate)
-	h := &harness{url: url, store: openStore(t, url)}
+	return newHarnessOver(t, url, openStore(t, url))
+}
+
+func newHarnessOver(t testing.TB, url string, s *postgres.Store) *harness {
+	t.Helper()
+	h := &harness{url: url, store: s}
 	sql, err := pgxpool.New(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)

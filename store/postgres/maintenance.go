@@ -114,7 +114,10 @@ WITH old AS MATERIALIZED (
 DELETE FROM leasehold.acquire_requests r USING old o WHERE r.request_id = o.request_id RETURNING 1`
 
 	sqlEnsurePartitions = `SELECT leasehold.ensure_partitions()`
-	sqlDropPartition    = `SELECT leasehold.drop_partitions(clock_timestamp() - $1::interval, $2::text[])`
+	// The lock of ensure_partitions, which returns at once where another holds it: a statement
+	// that needs a partition would then find it still missing.
+	sqlAwaitPartitions = `SELECT pg_advisory_xact_lock(7310868735420870001)`
+	sqlDropPartition   = `SELECT leasehold.drop_partitions(clock_timestamp() - $1::interval, $2::text[])`
 
 	// One probe per queue and priority of jobs_ready for the first job, and one for the next due.
 	sqlReadyQueues = `
@@ -276,7 +279,7 @@ func (s *Store) EnsurePartitions(ctx context.Context) error {
 // makePartitions is EnsurePartitions for a statement whose ids have run ahead, as after
 // somebody has moved the sequence. It must not come back to itself.
 func (s *Store) makePartitions(ctx context.Context) error {
-	_, sent, err := attempt(ctx, unit{lane: s.reads, sql: sqlEnsurePartitions}, pgx.RowTo[int])
+	_, sent, err := attempt(ctx, unit{lane: s.reads, before: []prepared{{sql: sqlAwaitPartitions}}, sql: sqlEnsurePartitions}, pgx.RowTo[int])
 	if err != nil {
 		return domainError(err, sent, true)
 	}

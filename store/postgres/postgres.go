@@ -131,9 +131,22 @@ func tunePool(pc *pgxpool.Config, cfg Config) {
 	pc.MaxConnLifetimeJitter = 10 * time.Minute
 	pc.HealthCheckPeriod = 30 * time.Second
 	pc.ConnConfig.ConnectTimeout = connectTimeout
+	if cfg.DirectURL == "" {
+		// Preparing a statement locks its tables ahead of the timeouts that travel with each
+		// statement. A pooler would refuse these settings, and is not prepared through.
+		setDefault(pc.ConnConfig.RuntimeParams, "lock_timeout", "1s")
+		setDefault(pc.ConnConfig.RuntimeParams, "statement_timeout", "10s")
+	}
+	setDefault(pc.ConnConfig.RuntimeParams, "application_name", "leasehold")
 	if cfg.DirectURL != "" && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		// Poolers before PgBouncer 1.21 lose named prepared statements between transactions.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+}
+
+func setDefault(params map[string]string, name, value string) {
+	if _, ok := params[name]; !ok {
+		params[name] = value
 	}
 }
 

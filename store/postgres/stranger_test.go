@@ -95,6 +95,23 @@ func (h *harness) awaitSomebodyBlocked(t testing.TB, blocker int) {
 	})
 }
 
+// sqlQueryStart tells when a session of that name began its latest statement.
+const sqlQueryStart = `
+SELECT query_start::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND query LIKE '%leasehold.%'`
+
+// awaitRepeats returns when the sessions of that name have begun a statement several times:
+// what they want is locked, and they look again and again.
+func (h *harness) awaitRepeats(t testing.TB, name string) {
+	t.Helper()
+	seen := map[string]bool{}
+	await(t, name+" has looked several times", func() bool {
+		for _, start := range h.rows(t, sqlQueryStart, name) {
+			seen[start] = true
+		}
+		return len(seen) >= 4
+	})
+}
+
 // one reads a single value.
 func one[T any](t testing.TB, h *harness, sql string, args ...any) T {
 	t.Helper()

@@ -111,7 +111,8 @@ CREATE TABLE leasehold.jobs (
 
     -- Every combination that no query selects is impossible (R24).
     CONSTRAINT jobs_leased CHECK ((lease_owner IS NOT NULL) = (state = 2)
-                              AND (lease_until IS NOT NULL) = (state = 2)),
+                              AND (lease_until IS NOT NULL) = (state = 2)
+                              AND (state <> 2 OR lease_no > 0)),
     CONSTRAINT jobs_lease_facts CHECK ((lease_no = 0) = (leased_at IS NULL)
                               AND (lease_no = 0) = (last_owner IS NULL)
                               AND (lease_no = 0) = (lease_length IS NULL)),
@@ -289,6 +290,9 @@ CREATE TABLE leasehold.operator_acts (
     note   text NOT NULL
 );
 CREATE INDEX operator_acts_job ON leasehold.operator_acts (job_id, id);
+
+-- The migration library's own table. Last, because a replica that races reads it.
+ALTER TABLE leasehold.schema_versions ALTER COLUMN tstamp TYPE timestamptz;
 
 -- +goose Down
 -- Forward only.

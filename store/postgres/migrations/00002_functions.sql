@@ -66,6 +66,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 -- +goose StatementEnd
 
+-- has_partition tells whether rows of a job can still be stored in a partitioned table:
+-- retention may have dropped the partition of its results before the job itself.
+-- +goose StatementBegin
+CREATE FUNCTION leasehold.has_partition(tbl text, job_id bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT to_regclass('leasehold.' || quote_ident(tbl || '_'
+        || job_id / leasehold.partition_width() * leasehold.partition_width())) IS NOT NULL
+$$;
+-- +goose StatementEnd
+
 -- drop_partitions removes the oldest partition of the tables given that is wholly behind the
 -- next job id, whose newest end lies before `cutoff`, in which no live job lies and which no
 -- living idempotency key needs; and returns its lower bound, or NULL where there is none.

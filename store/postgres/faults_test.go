@@ -1,0 +1,196 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasehold/leasehold/store"
+)
+
+// sqlInjectFaults makes writes to jobs fail as public.fault says, `times` times in all: the
+// sequence counts the tries, because a rollback does not take it back.
+const sqlInjectFaults = `
+CREATE TABLE public.fault (state text, times int, constraint_name text, job_id bigint);
+INSERT INTO public.fault VALUES ('00000', 0, '', NULL);
+CREATE SEQUENCE public.tries MINVALUE 0;
+CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE f public.fault; n bigint; row_id bigint;
+BEGIN
+    IF TG_OP = 'DELETE' THEN row_id := OLD.id; ELSE row_id := NEW.id; END IF;
+    SELECT * INTO f FROM public.fault;
+    IF f.job_id IS NULL OR f.job_id = row_id THEN
+        n := nextval('public.tries');
+        IF n <= f.times THEN
+            RAISE EXCEPTION USING ERRCODE = f.state, MESSAGE = 'injected', CONSTRAINT = f.constraint_name;
+        END IF;
+    END IF;
+    IF TG_OP = 'DELETE' THEN RETURN OLD; ELSE RETURN NEW; END IF;
+END $$;
+CREATE TRIGGER fail BEFORE INSERT OR UPDATE OR DELETE ON leasehold.jobs FOR EACH ROW EXECUTE FUNCTION public.fail()`
+
+const always = 1 << 30
+
+// inject arms the trigger.
+func (h *harness) inject(t *testing.T, state string, times int, constraint string) {
+	t.Helper()
+	h.exec(t, `SELECT setval('public.tries', 0)`)
+	h.exec(t, `UPDATE public.fault SET state = $1, times = $2, constraint_name = $3, job_id = NULL`, state, times, constraint)
+}
+
+func (h *harness) tries(t *testing.T) int {
+	t.Helper()
+	return one[int](t, h, `SELECT last_value::int FROM public.tries`)
+}
+
+// writes are calls whose statement writes one row of jobs, one for each way to the database.
+func (h *harness) writes(t *testing.T) map[string]func() error {
+	t.Helper()
+	refs := h.leases(t, 3)
+	free, key := h.enqueue(t, store.NewJob{})[0], "invoice-7"
+	ctx := t.Context()
+	return map[string]func() error{
+		"Enqueue": func() error {
+			out, err := h.store.Enqueue(ctx, []store.NewJob{{Queue: "q"}})
+			return firstError(err, func() error { return out[0].Err })
+		},
+		"Enqueue with a key": func() error {
+			out, err := h.store.Enqueue(ctx, []store.NewJob{{Queue: "q", IdempotencyKey: &key}})
+			return firstError(err, func() error { return out[0].Err })
+		},
+		"Acquire": func() error {
+			out, err := h.store.Acquire(ctx, []store.Acquire{{JobID: free, Owner: "worker-2", MaxJobs: 1}})
+			return firstError(err, func() error { return out[0].Err })
+		},
+		"Heartbeat": func() error {
+			out, err := h.store.Heartbeat(ctx, beatsOf(refs[0]))
+			return firstError(err, func() error { return out[0].Err })
+		},
+		"Complete": func() error {
+			out, err := h.store.Complete(ctx, completesOf(refs[1]))
+			return firstError(err, func() error { return out[0].Err })
+		},
+		"Complete with follow-up": func() error { // a transaction of several statements
+			out, err := h.store.Complete(ctx, []store.Complete{{Lease: refs[2], ThenEnqueue: []store.NewJob{{Queue: "q"}}}})
+			return firstError(err, func() error { return out[0].Err })
+		},
+	}
+}
+
+func firstError(err error, item func() error) error {
+	if err != nil {
+		return err
+	}
+	return item()
+}
+
+// plain tells errors that are none of the contract's: a fault of our own, for the log.
+func plain(err error) bool {
+	return err != nil && !is[*store.BusyError](err) && !is[*store.UnavailableError](err) && !is[*store.OutcomeUnknownError](err)
+}
+
+// An error that the server itself reports is a clean rollback: no outcome is unknown.
+func TestR34ServerErrorsAreToldApartByTheirCode(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.exec(t, sqlInjectFaults)
+	for _, c := range []struct {
+		state      string
+		constraint string
+		retried    bool
+		want       func(error) bool
+	}{
+		{"40001", "", true, is[*store.BusyError]},
+		{"40P01", "", true, is[*store.BusyError]},
+		{"55P03", "", false, is[*store.BusyError]},
+		{"57014", "", false, is[*store.BusyError]},
+		{"25006", "", false, is[*store.UnavailableError]},
+		{"53300", "", true, is[*store.UnavailableError]},
+		{"58030", "", true, is[*store.UnavailableError]},
+		{"23514", "", true, is[*store.UnavailableError]}, // as where a partition is missing
+		{"23514", "jobs_leased", false, plain},
+		{"23505", "jobs_pkey", false, plain},
+		{"22003", "", false, plain},
+		{"22P02", "", false, plain},
+		{"42P01", "", false, plain},
+		{"XX000", "", false, plain},
+	} {
+		h.inject(t, "00000", 0, "")
+		for name, write := range h.writes(t) {
+			h.inject(t, c.state, always, c.constraint)
+			err := write()
+			tries := h.tries(t)
+			if !c.want(err) {
+				t.Errorf("%s, %s %s for good: %T %v", name, c.state, c.constraint, err, err)
+			}
+			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && plain(err) && pgErr.Code != c.state {
+				t.Errorf("%s: the log would say %v", name, err)
+			}
+			if retried := tries > 1; retried != c.retried {
+				t.Errorf("%s, %s %s for good: tried %d times", name, c.state, c.constraint, tries)
+			}
+			h.inject(t, c.state, 2, c.constraint)
+			if err := write(); (err == nil) != c.retried {
+				t.Errorf("%s, %s %s twice: %v after %d tries", name, c.state, c.constraint, err, h.tries(t))
+			}
+		}
+		h.inject(t, "00000", 0, "")
+		h.wantNoTrace(t, c.state, c.retried)
+	}
+}
+
+// wantNoTrace checks that what failed left nothing, and removes what did not.
+func (h *harness) wantNoTrace(t *testing.T, state string, retried bool) {
+	t.Helper()
+	follow, done := one[int](t, h, `SELECT count(*)::int FROM leasehold.jobs WHERE parent_id IS NOT NULL`), one[int](t, h, `SELECT count(*)::int FROM leasehold.finished_jobs`)
+	keys, jobs := one[int](t, h, `SELECT count(*)::int FROM leasehold.idempotency_keys`), one[int](t, h, `SELECT count(*)::int FROM leasehold.jobs`)
+	want := [4]int{0, 0, 0, 4} // three leased and one free
+	if retried {
+		want = [4]int{1, 2, 1, 5} // a follow-up, two completed, two enqueued, two leased
+	}
+	if got := [4]int{follow, done, keys, jobs}; got != want {
+		t.Errorf("%s: follow-ups, finished jobs, keys and jobs are %v, want %v", state, got, want)
+	}
+	h.exec(t, `TRUNCATE leasehold.jobs, leasehold.finished_jobs, leasehold.idempotency_keys, leasehold.job_data`)
+}
+
+// A sweep of hundreds, one of which the database refuses to end.
+func TestR38OneBadRowNeverStopsTheSweepOfTheOthers(t *testing.T) {
+	t.Parallel()
+	const leased, bad = 501, 250
+	for _, size := range []int{store.MaxBatch, 100, 1} {
+		t.Run(fmt.Sprintf("pages of %d", size), func(t *testing.T) {
+			t.Parallel()
+			h := newHarness(t)
+			h.neverBlameless(t)
+			n := min(leased, 50*size+1)
+			refs := h.leases(t, n)
+			h.exec(t, `UPDATE leasehold.jobs SET leased_at = leased_at - interval '1 hour', lease_until = lease_until - interval '1 hour'`)
+			h.exec(t, sqlInjectFaults)
+			h.inject(t, "XX000", always, "")
+			h.exec(t, `UPDATE public.fault SET job_id = $1`, int64(refs[min(bad, n/2)].JobID))
+			ended, after, refused := 0, store.JobID(0), false
+			for pages := 0; ; pages++ {
+				swept, err := h.store.SweepPage(context.Background(), after, size, nil)
+				ended += swept.Ended
+				refused = refused || err != nil
+				if after = swept.Next; after == 0 {
+					break
+				}
+				if pages > n {
+					t.Fatal("the sweep does not end")
+				}
+			}
+			if ended != n-1 || !refused {
+				t.Errorf("ended %d of %d leases; the bad row was reported: %v", ended, n, refused)
+			}
+			left := h.rows(t, `SELECT id::text FROM leasehold.jobs WHERE state = 2`)
+			if len(left) != 1 || left[0] != number(refs[min(bad, n/2)].JobID) {
+				t.Errorf("still leased are %q", left)
+			}
+		})
+	}
+}
