@@ -46,34 +46,37 @@ func (h *harness) tries(t *testing.T) int {
 	return one[int](t, h, `SELECT last_value::int FROM public.tries`)
 }
 
+// chained is a call of several statements in a transaction. It meets locks that its
+// statements cannot skip, and so looks again where it finds one.
+const chained = "Complete with follow-up"
+
 // writes are calls whose statement writes one row of jobs, one for each way to the database.
-func (h *harness) writes(t *testing.T) map[string]func() error {
+func (h *harness) writes(t *testing.T) map[string]func(context.Context) error {
 	t.Helper()
 	refs := h.leases(t, 3)
 	free, key := h.enqueue(t, store.NewJob{})[0], "invoice-7"
-	ctx := t.Context()
-	return map[string]func() error{
-		"Enqueue": func() error {
+	return map[string]func(context.Context) error{
+		"Enqueue": func(ctx context.Context) error {
 			out, err := h.store.Enqueue(ctx, []store.NewJob{{Queue: "q"}})
 			return firstError(err, func() error { return out[0].Err })
 		},
-		"Enqueue with a key": func() error {
+		"Enqueue with a key": func(ctx context.Context) error {
 			out, err := h.store.Enqueue(ctx, []store.NewJob{{Queue: "q", IdempotencyKey: &key}})
 			return firstError(err, func() error { return out[0].Err })
 		},
-		"Acquire": func() error {
+		"Acquire": func(ctx context.Context) error {
 			out, err := h.store.Acquire(ctx, []store.Acquire{{JobID: free, Owner: "worker-2", MaxJobs: 1}})
 			return firstError(err, func() error { return out[0].Err })
 		},
-		"Heartbeat": func() error {
+		"Heartbeat": func(ctx context.Context) error {
 			out, err := h.store.Heartbeat(ctx, beatsOf(refs[0]))
 			return firstError(err, func() error { return out[0].Err })
 		},
-		"Complete": func() error {
+		"Complete": func(ctx context.Context) error {
 			out, err := h.store.Complete(ctx, completesOf(refs[1]))
 			return firstError(err, func() error { return out[0].Err })
 		},
-		"Complete with follow-up": func() error { // a transaction of several statements
+		chained: func(ctx context.Context) error { // a transaction of several statements
 			out, err := h.store.Complete(ctx, []store.Complete{{Lease: refs[2], ThenEnqueue: []store.NewJob{{Queue: "q"}}}})
 			return firstError(err, func() error { return out[0].Err })
 		},
@@ -120,39 +123,47 @@ func TestR34ServerErrorsAreToldApartByTheirCode(t *testing.T) {
 	} {
 		h.inject(t, "00000", 0, "")
 		for name, write := range h.writes(t) {
-			h.inject(t, c.state, always, c.constraint)
-			err := write()
-			tries := h.tries(t)
-			if !c.want(err) {
-				t.Errorf("%s, %s %s for good: %T %v", name, c.state, c.constraint, err, err)
-			}
-			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && plain(err) && pgErr.Code != c.state {
-				t.Errorf("%s: the log would say %v", name, err)
-			}
-			if retried := tries > 1; retried != c.retried {
-				t.Errorf("%s, %s %s for good: tried %d times", name, c.state, c.constraint, tries)
+			looksAgain := name == chained && (c.state == "55P03" || c.state == "57014")
+			// What is repeated takes its time until it gives up: one call for each of the
+			// two ways to run statements is enough.
+			if !c.retried || name == "Enqueue" || name == chained {
+				h.inject(t, c.state, always, c.constraint)
+				err := write(store.Impatient(t.Context()))
+				if tries := h.tries(t); !c.want(err) || (tries > 1) != c.retried && !looksAgain {
+					t.Errorf("%s, %s %s for good: %T %v after %d tries", name, c.state, c.constraint, err, err, tries)
+				}
+				if pgErr, ok := errors.AsType[*pgconn.PgError](err); plain(err) && (!ok || pgErr.Code != c.state) {
+					t.Errorf("%s, %s %s: the log would say %v", name, c.state, c.constraint, err)
+				}
 			}
 			h.inject(t, c.state, 2, c.constraint)
-			if err := write(); (err == nil) != c.retried {
+			if err := write(t.Context()); (err == nil) != (c.retried || looksAgain) {
 				t.Errorf("%s, %s %s twice: %v after %d tries", name, c.state, c.constraint, err, h.tries(t))
 			}
 		}
 		h.inject(t, "00000", 0, "")
-		h.wantNoTrace(t, c.state, c.retried)
+		h.wantTraces(t, c.state+" "+c.constraint, c.retried, c.state == "55P03" || c.state == "57014")
 	}
 }
 
-// wantNoTrace checks that what failed left nothing, and removes what did not.
-func (h *harness) wantNoTrace(t *testing.T, state string, retried bool) {
+// sqlTraces counts follow-up jobs, finished jobs, keys and jobs.
+const sqlTraces = `
+SELECT concat_ws(' ', (SELECT count(*) FROM leasehold.jobs WHERE parent_id IS NOT NULL), (SELECT count(*) FROM leasehold.finished_jobs),
+    (SELECT count(*) FROM leasehold.idempotency_keys), (SELECT count(*) FROM leasehold.jobs))`
+
+// wantTraces checks that what succeeded left its effect once, and what failed none; and
+// removes all of it.
+func (h *harness) wantTraces(t *testing.T, state string, retried, looksAgain bool) {
 	t.Helper()
-	follow, done := one[int](t, h, `SELECT count(*)::int FROM leasehold.jobs WHERE parent_id IS NOT NULL`), one[int](t, h, `SELECT count(*)::int FROM leasehold.finished_jobs`)
-	keys, jobs := one[int](t, h, `SELECT count(*)::int FROM leasehold.idempotency_keys`), one[int](t, h, `SELECT count(*)::int FROM leasehold.jobs`)
-	want := [4]int{0, 0, 0, 4} // three leased and one free
-	if retried {
-		want = [4]int{1, 2, 1, 5} // a follow-up, two completed, two enqueued, two leased
+	want := "0 0 0 4" // three leased and one free
+	switch {
+	case retried:
+		want = "1 2 1 5" // all took effect: two enqueued, two completed with one follow-up
+	case looksAgain:
+		want = "1 1 0 4" // one completed with its follow-up
 	}
-	if got := [4]int{follow, done, keys, jobs}; got != want {
-		t.Errorf("%s: follow-ups, finished jobs, keys and jobs are %v, want %v", state, got, want)
+	if got := one[string](t, h, sqlTraces); got != want {
+		t.Errorf("%s: follow-up jobs, finished jobs, keys and jobs are %s, want %s", state, got, want)
 	}
 	h.exec(t, `TRUNCATE leasehold.jobs, leasehold.finished_jobs, leasehold.idempotency_keys, leasehold.job_data`)
 }

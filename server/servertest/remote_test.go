@@ -1,0 +1,250 @@
+package servertest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
+	"github.com/leasehold/leasehold/store"
+	"github.com/leasehold/leasehold/store/postgres"
+)
+
+// remoteStore is a store.Store whose methods are calls of the API: of the single methods for
+// one item, of the batch methods for several. What the API does not have goes to the
+// database directly, and where it says less than a Store, remoteStore bridges the gap:
+//
+//   - Maintenance, Undeliver and EnsureQueues: the service's own, no part of the API.
+//   - Byte caps (Acquire.MaxBytes, Page.Bytes): the service chooses them. Calls with another
+//     go directly; all others live with the service's.
+//   - Several acquires in one call: only the service makes such calls, when it merges those
+//     of several workers (R47); there is no batch method. They go directly, and the race by
+//     job id is run over single calls by TestRaceOfThreeReplicas.
+//   - Job.Policy has the defaults filled in: what is not set in the row, and answered as the
+//     default, is taken for unset. Only GetJob is read by tests that compare it.
+//   - The job in a lease has no checkpoint, which the lease itself carries.
+//   - Ended of a Release has no AttemptsLeft and of none a Queue; nothing compares them.
+//   - A ResolveJob without actor or note is refused (INVALID_REQUEST): they are made up.
+//   - Bad UTF-8 cannot be sent; gRPC itself refuses it. It is replaced, as Fail would.
+//   - Errors do not repeat keys and request ids: they are put back from the request.
+type remoteStore struct {
+	store.Maintenance
+	direct *postgres.Store
+	api    *replica
+	tokens *store.Tokens // for leases that this client has not been given
+
+	mu    sync.Mutex
+	given map[store.LeaseRef]string // the tokens of those that it has
+	pages map[int64]string          // page tokens by what stands for them in store.Page
+	names map[string]string         // those of ListQueues by the last name of the page before
+}
+
+var _ store.Store = (*remoteStore)(nil)
+
+// newRemoteStore starts a replica and connects to it.
+func newRemoteStore(t testing.TB, url string) *remoteStore {
+	t.Helper()
+	st := openStore(t, url)
+	key, err := st.TokenKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &remoteStore{
+		Maintenance: st, direct: st, api: serve(t, st, withoutEarlySweep{st}), tokens: store.NewTokens(key),
+		given: map[store.LeaseRef]string{}, pages: map[int64]string{}, names: map[string]string{},
+	}
+}
+
+// withoutEarlySweep keeps an acquire that finds nothing from sweeping its queues (R38),
+// which the contract of a Store does not have: when a lease ends must be the test's choice.
+type withoutEarlySweep struct{ store.Store }
+
+func (withoutEarlySweep) SweepPage(context.Context, store.JobID, int, []string) (store.Swept, error) {
+	return store.Swept{}, nil
+}
+
+// token is the handle of a lease.
+func (r *remoteStore) token(ref store.LeaseRef) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if token, ok := r.given[ref]; ok {
+		return token
+	}
+	return r.tokens.Seal(ref)
+}
+
+func (r *remoteStore) remember(leases []*pb.Lease, refs []store.Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range refs {
+		r.given[refs[i].Ref()] = leases[i].GetLeaseToken()
+	}
+}
+
+// result is what a batch answers for one item.
+type result[Ok any] interface {
+	GetOk() Ok
+	GetError() *pb.ItemError
+}
+
+// method is a method of the API in its two forms.
+type method[Item, Result any, Req, Ok proto.Message, R result[Ok]] struct {
+	in    func(Item) Req
+	one   func(context.Context, Req, ...grpc.CallOption) (Ok, error)
+	batch func(context.Context, []Req) ([]R, error)
+	out   func(Ok, error) Result
+}
+
+func (m method[Item, Result, Req, Ok, R]) call(ctx context.Context, items []Item) ([]Result, error) {
+	if len(items) == 1 {
+		ok, err := m.one(ctx, m.in(items[0]))
+		if err = storeError(err); isOfCall(err) {
+			return nil, err
+		}
+		return []Result{m.out(ok, err)}, nil
+	}
+	reqs := make([]Req, len(items))
+	for i, item := range items {
+		reqs[i] = m.in(item)
+	}
+	answers, err := m.batch(ctx, reqs)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	if len(answers) != len(items) {
+		return nil, fmt.Errorf("%d results for %d items", len(answers), len(items))
+	}
+	results := make([]Result, len(items))
+	for i, a := range answers {
+		results[i] = m.out(a.GetOk(), itemError(a.GetError()))
+	}
+	return results, nil
+}
+
+// Acquire is store.Store.Acquire.
+func (r *remoteStore) Acquire(ctx context.Context, items []store.Acquire) ([]store.Acquired, error) {
+	if len(items) != 1 || items[0].MaxBytes != 0 {
+		return r.direct.Acquire(ctx, items)
+	}
+	got, err := r.acquire(ctx, items[0])
+	if err != nil {
+		return nil, err
+	}
+	return []store.Acquired{got}, nil
+}
+
+func (r *remoteStore) acquire(ctx context.Context, a store.Acquire) (store.Acquired, error) {
+	resp, err := r.api.leases.AcquireLease(ctx, acquireOut(a))
+	if err = storeError(err); isOfCall(err) {
+		return store.Acquired{}, err
+	}
+	if e, ok := err.(*store.RequestReusedError); ok {
+		e.RequestID = *a.RequestID
+	}
+	if err != nil {
+		return store.Acquired{Err: err}, nil
+	}
+	out := store.Acquired{Empty: store.EmptyReason(resp.GetEmptyReason())}
+	for _, l := range resp.GetLeases() {
+		out.Leases = append(out.Leases, leaseIn(l))
+	}
+	r.remember(resp.GetLeases(), out.Leases)
+	return out, nil
+}
+
+// Undeliver is store.Store.Undeliver.
+func (r *remoteStore) Undeliver(ctx context.Context, leases []store.LeaseRef, requestID *string) error {
+	return r.direct.Undeliver(ctx, leases, requestID)
+}
+
+// Heartbeat is store.Store.Heartbeat.
+func (r *remoteStore) Heartbeat(ctx context.Context, items []store.Heartbeat) ([]store.Beaten, error) {
+	return method[store.Heartbeat, store.Beaten, *pb.HeartbeatRequest, *pb.HeartbeatResponse, *pb.BatchHeartbeatResult]{
+		in: r.heartbeatOut, one: r.api.leases.Heartbeat, out: beatenIn,
+		batch: func(ctx context.Context, reqs []*pb.HeartbeatRequest) ([]*pb.BatchHeartbeatResult, error) {
+			resp, err := r.api.leases.BatchHeartbeat(ctx, &pb.BatchHeartbeatRequest{Items: reqs})
+			return resp.GetResults(), err
+		},
+	}.call(ctx, items)
+}
+
+// Complete is store.Store.Complete.
+func (r *remoteStore) Complete(ctx context.Context, items []store.Complete) ([]store.Completion, error) {
+	return method[store.Complete, store.Completion, *pb.CompleteRequest, *pb.CompleteResponse, *pb.BatchCompleteResult]{
+		in: r.completeOut, one: r.api.leases.Complete, out: completionIn,
+		batch: func(ctx context.Context, reqs []*pb.CompleteRequest) ([]*pb.BatchCompleteResult, error) {
+			resp, err := r.api.leases.BatchComplete(ctx, &pb.BatchCompleteRequest{Items: reqs})
+			return resp.GetResults(), err
+		},
+	}.call(ctx, items)
+}
+
+// Fail is store.Store.Fail.
+func (r *remoteStore) Fail(ctx context.Context, items []store.Fail) ([]store.Ended, error) {
+	return method[store.Fail, store.Ended, *pb.FailRequest, *pb.FailResponse, *pb.BatchFailResult]{
+		in: r.failOut, one: r.api.leases.Fail, out: failedIn,
+		batch: func(ctx context.Context, reqs []*pb.FailRequest) ([]*pb.BatchFailResult, error) {
+			resp, err := r.api.leases.BatchFail(ctx, &pb.BatchFailRequest{Items: reqs})
+			return resp.GetResults(), err
+		},
+	}.call(ctx, items)
+}
+
+// Release is store.Store.Release.
+func (r *remoteStore) Release(ctx context.Context, items []store.Release) ([]store.Ended, error) {
+	return method[store.Release, store.Ended, *pb.ReleaseRequest, *pb.ReleaseResponse, *pb.BatchReleaseResult]{
+		in: r.releaseOut, one: r.api.leases.Release, out: releasedIn,
+		batch: func(ctx context.Context, reqs []*pb.ReleaseRequest) ([]*pb.BatchReleaseResult, error) {
+			resp, err := r.api.leases.BatchRelease(ctx, &pb.BatchReleaseRequest{Items: reqs})
+			return resp.GetResults(), err
+		},
+	}.call(ctx, items)
+}
+
+// ListStuck is store.Store.ListStuck.
+func (r *remoteStore) ListStuck(ctx context.Context, f store.StuckFilter, p store.Page) (store.StuckPage, error) {
+	req := &pb.ListStuckRequest{Queue: f.Queue, PageSize: to(int32(p.Size))}
+	for _, d := range f.Diagnoses {
+		req.Diagnoses = append(req.Diagnoses, pb.Diagnosis(d))
+	}
+	var err error
+	if req.PageToken, err = r.pageToken(p.After); err != nil {
+		return store.StuckPage{}, err
+	}
+	resp, err := r.api.leases.ListStuck(ctx, req)
+	if err != nil {
+		return store.StuckPage{}, storeError(err)
+	}
+	out := store.StuckPage{Next: r.position(resp.GetNextPageToken())}
+	for _, j := range resp.GetJobs() {
+		out.Jobs = append(out.Jobs, stuckIn(j))
+	}
+	return out, nil
+}
+
+// position is what stands for a page token in store.Page: positions are opaque to those who
+// page, as the tokens are.
+func (r *remoteStore) position(token string) int64 {
+	if token == "" {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := int64(len(r.pages) + 1)
+	r.pages[n] = token
+	return n
+}
+
+func (r *remoteStore) pageToken(after int64) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	token, ok := r.pages[after]
+	if !ok && after != 0 {
+		return "", fmt.Errorf("no page ended at %d", after)
+	}
+	return token, nil
+}
