@@ -270,12 +270,16 @@ func TestDockerfileBuildsAStaticBinary(t *testing.T) {
 
 func mustBeStatic(t *testing.T, path string) {
 	t.Helper()
-	file, err := elf.Open(path)
+	file, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	for _, p := range file.Progs {
+	binary, err := elf.NewFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range binary.Progs {
 		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
 			t.Errorf("the binary has a segment %v: it needs a dynamic linker", p.Type)
 		}

@@ -21,7 +21,11 @@ func TestDevKeepsItsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +158,11 @@ func TestTour(t *testing.T) {
 func TestTourIsJSON(t *testing.T) {
 	t.Parallel()
 	for _, line := range tourLines(tourText) {
-		data := line[strings.Index(line, "-d '")+4:]
-		data = data[:strings.Index(data, "' {{.To}}")]
+		_, data, _ := strings.Cut(line, "-d '")
+		data, _, found := strings.Cut(data, "' {{.To}}")
+		if !found {
+			t.Errorf("no request in %s", line)
+		}
 		data = regexp.MustCompile(`'\$(TOKEN|JOB)'`).ReplaceAllString(data, "x")
 		if strings.Contains(data, "'") || !json.Valid([]byte(data)) {
 			t.Errorf("no JSON, or a quote too many: %s", data)

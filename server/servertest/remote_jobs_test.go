@@ -2,6 +2,7 @@ package servertest
 
 import (
 	"context"
+	"errors"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
 	"github.com/leasehold/leasehold/store"
@@ -41,7 +42,7 @@ func (r *remoteStore) GetJobByKey(ctx context.Context, queue, key string, full b
 	j, err := r.getJob(ctx, &pb.GetJobRequest{
 		By: &pb.GetJobRequest_Key{Key: &pb.JobKey{Queue: queue, IdempotencyKey: key}}, View: view(full),
 	})
-	if e, ok := err.(*store.JobNotFoundError); ok {
+	if e, ok := errors.AsType[*store.JobNotFoundError](err); ok {
 		e.Key = key
 	}
 	return j, err

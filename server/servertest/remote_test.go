@@ -2,6 +2,7 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -142,7 +143,7 @@ func (r *remoteStore) acquire(ctx context.Context, a store.Acquire) (store.Acqui
 	if err = storeError(err); isOfCall(err) {
 		return store.Acquired{}, err
 	}
-	if e, ok := err.(*store.RequestReusedError); ok {
+	if e, ok := errors.AsType[*store.RequestReusedError](err); ok {
 		e.RequestID = *a.RequestID
 	}
 	if err != nil {

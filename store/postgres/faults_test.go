@@ -165,7 +165,9 @@ func (h *harness) wantTraces(t *testing.T, state string, retried, looksAgain boo
 	if got := one[string](t, h, sqlTraces); got != want {
 		t.Errorf("%s: follow-up jobs, finished jobs, keys and jobs are %s, want %s", state, got, want)
 	}
-	h.exec(t, `TRUNCATE leasehold.jobs, leasehold.finished_jobs, leasehold.idempotency_keys, leasehold.job_data`)
+	for _, table := range []string{"jobs", "finished_jobs", "idempotency_keys"} {
+		h.exec(t, `DELETE FROM leasehold.`+table)
+	}
 }
 
 // A sweep of hundreds, one of which the database refuses to end.
