@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
 	"github.com/leasehold/leasehold/store"
@@ -132,7 +133,7 @@ func (p *longPoll) park(ctx context.Context, w *waiter, end time.Time) (g *grant
 // (a connection that breaks while the answer is on its way) nobody on this side can see,
 // and those leases run until they expire.
 func (l *leaseService) AcquireLease(ctx context.Context, req *pb.AcquireLeaseRequest) (resp *pb.AcquireLeaseResponse, err error) {
-	s := l.Server
+	s, start := l.Server, time.Now()
 	in := s.intake()
 	item, wait := in.acquire(req)
 	if err := in.err(); err != nil {
@@ -145,6 +146,7 @@ func (l *leaseService) AcquireLease(ctx context.Context, req *pb.AcquireLeaseReq
 		return nil, err
 	}
 	resp = s.leasesOut(got)
+	resp.Waited = durationpb.New(callOf(ctx).waited(start))
 	callOf(ctx).setLeases(len(resp.GetLeases()))
 	if err := ctx.Err(); err != nil {
 		return nil, err

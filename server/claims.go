@@ -48,6 +48,7 @@ func (c *directClaims) claim(ctx context.Context, closed <-chan struct{}, item s
 		return store.Acquired{}, err
 	}
 	begin()
+	callOf(ctx).noteClaim()
 	begun, cancel := beyondCaller(ctx)
 	defer cancel()
 	got, err := c.acquire(begun, []store.Acquire{item})

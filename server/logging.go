@@ -23,6 +23,7 @@ type call struct {
 	causes      []error
 	leases      int
 	undelivered int
+	claimed     time.Time // when the last claim began
 }
 
 // maxCauses is how many causes a log line repeats: the items of a batch tend to fail alike.
@@ -33,6 +34,26 @@ type callKey struct{}
 func callOf(ctx context.Context) *call {
 	c, _ := ctx.Value(callKey{}).(*call)
 	return c
+}
+
+// noteClaim notes that a claim begins now.
+func (c *call) noteClaim() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed = time.Now()
+}
+
+// waited is how long after start the last claim began.
+func (c *call) waited(start time.Time) time.Duration {
+	if c == nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(0, c.claimed.Sub(start))
 }
 
 // addCause notes an error that the client does not see.

@@ -99,7 +99,7 @@ func (s *Store) repeated(ctx context.Context, idempotent bool, once func() (sent
 		case faultUndone:
 			again = true
 		case faultNoPartition:
-			again = s.makePartitions(ctx) == nil
+			again = !unavailable(s.makePartitions(ctx)) // busy: another is making them
 		case faultUnavailable:
 			again = !isCode(err, codeReadOnly)
 		case faultUnknown:

@@ -61,7 +61,7 @@ SELECT s.swept_at <= clock_timestamp() - $1::interval / 2 FROM leasehold.service
 	// A counter near its type's bound: no claim takes the row. Index: jobs_worn_out.
 	sqlBury = `
 WITH worn AS MATERIALIZED (
-    SELECT j.id FROM leasehold.jobs j WHERE j.lease_no > 9223372036854000000 AND j.state IN (1, 3)
+    SELECT j.id FROM leasehold.jobs j WHERE j.lease_no >= 9223372036854000000 AND j.state IN (1, 3)
     ORDER BY j.id LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), moved AS (
     DELETE FROM leasehold.jobs j USING worn w WHERE j.id = w.id

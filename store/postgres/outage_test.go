@@ -115,7 +115,7 @@ func lastValue(results []*pgconn.Result) string {
 // overdue leases jobs of three kinds that are over: expired, overran, stalled.
 func (h *harness) overdue(t *testing.T) []store.LeaseRef {
 	t.Helper()
-	runtime, stall := 2*time.Hour, time.Minute
+	runtime, stall := 30*time.Second, time.Minute
 	length := 4 * time.Hour
 	_, err := h.store.CreateQueue(t.Context(), store.Queue{Name: "q", StallEndsLease: true})
 	if err != nil {

@@ -357,7 +357,7 @@ type Lease struct {
 	// End of the lease by the database's clock. Do not compare it with your own clock.
 	LeaseUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
 	// What remained of the lease when it was granted. Count it down on your own monotonic
-	// clock from when you sent the call.
+	// clock from when you sent the call, plus `waited` of the answer.
 	Remaining *durationpb.Duration `protobuf:"bytes,7,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// When to send the first Heartbeat: a third of what remains.
 	NextHeartbeatIn *durationpb.Duration `protobuf:"bytes,8,opt,name=next_heartbeat_in,json=nextHeartbeatIn,proto3" json:"next_heartbeat_in,omitempty"`
@@ -475,7 +475,10 @@ type AcquireLeaseResponse struct {
 	// In the order of preference, priority, run_at, id.
 	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
 	// Set where there are none.
-	EmptyReason   EmptyReason `protobuf:"varint,2,opt,name=empty_reason,json=emptyReason,proto3,enum=leasehold.v1.EmptyReason" json:"empty_reason,omitempty"`
+	EmptyReason EmptyReason `protobuf:"varint,2,opt,name=empty_reason,json=emptyReason,proto3,enum=leasehold.v1.EmptyReason" json:"empty_reason,omitempty"`
+	// How long the service held the call before it took the leases. Sent plus waited is a time
+	// on your own clock at which they had not begun yet, however slow the network was.
+	Waited        *durationpb.Duration `protobuf:"bytes,3,opt,name=waited,proto3" json:"waited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -522,6 +525,13 @@ func (x *AcquireLeaseResponse) GetEmptyReason() EmptyReason {
 		return x.EmptyReason
 	}
 	return EmptyReason_EMPTY_REASON_UNSPECIFIED
+}
+
+func (x *AcquireLeaseResponse) GetWaited() *durationpb.Duration {
+	if x != nil {
+		return x.Waited
+	}
+	return nil
 }
 
 // HeartbeatRequest renews one lease.
@@ -2178,10 +2188,11 @@ const file_leasehold_v1_lease_service_proto_rawDesc = "" +
 	"\x0flast_checkpoint\x18\n" +
 	" \x01(\fH\x01R\x0elastCheckpoint\x88\x01\x01B\r\n" +
 	"\v_last_stageB\x12\n" +
-	"\x10_last_checkpoint\"\x81\x01\n" +
+	"\x10_last_checkpoint\"\xb4\x01\n" +
 	"\x14AcquireLeaseResponse\x12+\n" +
 	"\x06leases\x18\x01 \x03(\v2\x13.leasehold.v1.LeaseR\x06leases\x12<\n" +
-	"\fempty_reason\x18\x02 \x01(\x0e2\x19.leasehold.v1.EmptyReasonR\vemptyReason\"\x80\x02\n" +
+	"\fempty_reason\x18\x02 \x01(\x0e2\x19.leasehold.v1.EmptyReasonR\vemptyReason\x121\n" +
+	"\x06waited\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06waited\"\x80\x02\n" +
 	"\x10HeartbeatRequest\x12+\n" +
 	"\vlease_token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\x80\x02R\n" +
@@ -2413,70 +2424,71 @@ var file_leasehold_v1_lease_service_proto_depIdxs = []int32{
 	29, // 5: leasehold.v1.Lease.next_heartbeat_in:type_name -> google.protobuf.Duration
 	4,  // 6: leasehold.v1.AcquireLeaseResponse.leases:type_name -> leasehold.v1.Lease
 	0,  // 7: leasehold.v1.AcquireLeaseResponse.empty_reason:type_name -> leasehold.v1.EmptyReason
-	29, // 8: leasehold.v1.HeartbeatResponse.remaining:type_name -> google.protobuf.Duration
-	29, // 9: leasehold.v1.HeartbeatResponse.next_heartbeat_in:type_name -> google.protobuf.Duration
-	31, // 10: leasehold.v1.HeartbeatResponse.lease_until:type_name -> google.protobuf.Timestamp
-	32, // 11: leasehold.v1.CompleteRequest.result:type_name -> leasehold.v1.Payload
-	33, // 12: leasehold.v1.CompleteRequest.then_enqueue:type_name -> leasehold.v1.EnqueueRequest
-	34, // 13: leasehold.v1.FailRequest.error:type_name -> leasehold.v1.JobError
-	29, // 14: leasehold.v1.FailRequest.retry_after:type_name -> google.protobuf.Duration
-	33, // 15: leasehold.v1.FailRequest.then_enqueue:type_name -> leasehold.v1.EnqueueRequest
-	35, // 16: leasehold.v1.FailResponse.state:type_name -> leasehold.v1.JobState
-	31, // 17: leasehold.v1.FailResponse.next_run_at:type_name -> google.protobuf.Timestamp
-	29, // 18: leasehold.v1.FailResponse.next_run_in:type_name -> google.protobuf.Duration
-	29, // 19: leasehold.v1.ReleaseRequest.delay:type_name -> google.protobuf.Duration
-	35, // 20: leasehold.v1.ReleaseResponse.state:type_name -> leasehold.v1.JobState
-	31, // 21: leasehold.v1.ReleaseResponse.next_run_at:type_name -> google.protobuf.Timestamp
-	29, // 22: leasehold.v1.ReleaseResponse.next_run_in:type_name -> google.protobuf.Duration
-	6,  // 23: leasehold.v1.BatchHeartbeatRequest.items:type_name -> leasehold.v1.HeartbeatRequest
-	7,  // 24: leasehold.v1.BatchHeartbeatResult.ok:type_name -> leasehold.v1.HeartbeatResponse
-	36, // 25: leasehold.v1.BatchHeartbeatResult.error:type_name -> leasehold.v1.ItemError
-	15, // 26: leasehold.v1.BatchHeartbeatResponse.results:type_name -> leasehold.v1.BatchHeartbeatResult
-	8,  // 27: leasehold.v1.BatchCompleteRequest.items:type_name -> leasehold.v1.CompleteRequest
-	9,  // 28: leasehold.v1.BatchCompleteResult.ok:type_name -> leasehold.v1.CompleteResponse
-	36, // 29: leasehold.v1.BatchCompleteResult.error:type_name -> leasehold.v1.ItemError
-	18, // 30: leasehold.v1.BatchCompleteResponse.results:type_name -> leasehold.v1.BatchCompleteResult
-	10, // 31: leasehold.v1.BatchFailRequest.items:type_name -> leasehold.v1.FailRequest
-	11, // 32: leasehold.v1.BatchFailResult.ok:type_name -> leasehold.v1.FailResponse
-	36, // 33: leasehold.v1.BatchFailResult.error:type_name -> leasehold.v1.ItemError
-	21, // 34: leasehold.v1.BatchFailResponse.results:type_name -> leasehold.v1.BatchFailResult
-	12, // 35: leasehold.v1.BatchReleaseRequest.items:type_name -> leasehold.v1.ReleaseRequest
-	13, // 36: leasehold.v1.BatchReleaseResult.ok:type_name -> leasehold.v1.ReleaseResponse
-	36, // 37: leasehold.v1.BatchReleaseResult.error:type_name -> leasehold.v1.ItemError
-	24, // 38: leasehold.v1.BatchReleaseResponse.results:type_name -> leasehold.v1.BatchReleaseResult
-	35, // 39: leasehold.v1.StuckJob.state:type_name -> leasehold.v1.JobState
-	1,  // 40: leasehold.v1.StuckJob.diagnosis:type_name -> leasehold.v1.Diagnosis
-	2,  // 41: leasehold.v1.StuckJob.remedy:type_name -> leasehold.v1.Remedy
-	31, // 42: leasehold.v1.StuckJob.since:type_name -> google.protobuf.Timestamp
-	31, // 43: leasehold.v1.StuckJob.lease_until:type_name -> google.protobuf.Timestamp
-	31, // 44: leasehold.v1.StuckJob.last_beat_at:type_name -> google.protobuf.Timestamp
-	1,  // 45: leasehold.v1.ListStuckRequest.diagnoses:type_name -> leasehold.v1.Diagnosis
-	26, // 46: leasehold.v1.ListStuckResponse.jobs:type_name -> leasehold.v1.StuckJob
-	3,  // 47: leasehold.v1.LeaseService.AcquireLease:input_type -> leasehold.v1.AcquireLeaseRequest
-	6,  // 48: leasehold.v1.LeaseService.Heartbeat:input_type -> leasehold.v1.HeartbeatRequest
-	8,  // 49: leasehold.v1.LeaseService.Complete:input_type -> leasehold.v1.CompleteRequest
-	10, // 50: leasehold.v1.LeaseService.Fail:input_type -> leasehold.v1.FailRequest
-	12, // 51: leasehold.v1.LeaseService.Release:input_type -> leasehold.v1.ReleaseRequest
-	14, // 52: leasehold.v1.LeaseService.BatchHeartbeat:input_type -> leasehold.v1.BatchHeartbeatRequest
-	17, // 53: leasehold.v1.LeaseService.BatchComplete:input_type -> leasehold.v1.BatchCompleteRequest
-	20, // 54: leasehold.v1.LeaseService.BatchFail:input_type -> leasehold.v1.BatchFailRequest
-	23, // 55: leasehold.v1.LeaseService.BatchRelease:input_type -> leasehold.v1.BatchReleaseRequest
-	27, // 56: leasehold.v1.LeaseService.ListStuck:input_type -> leasehold.v1.ListStuckRequest
-	5,  // 57: leasehold.v1.LeaseService.AcquireLease:output_type -> leasehold.v1.AcquireLeaseResponse
-	7,  // 58: leasehold.v1.LeaseService.Heartbeat:output_type -> leasehold.v1.HeartbeatResponse
-	9,  // 59: leasehold.v1.LeaseService.Complete:output_type -> leasehold.v1.CompleteResponse
-	11, // 60: leasehold.v1.LeaseService.Fail:output_type -> leasehold.v1.FailResponse
-	13, // 61: leasehold.v1.LeaseService.Release:output_type -> leasehold.v1.ReleaseResponse
-	16, // 62: leasehold.v1.LeaseService.BatchHeartbeat:output_type -> leasehold.v1.BatchHeartbeatResponse
-	19, // 63: leasehold.v1.LeaseService.BatchComplete:output_type -> leasehold.v1.BatchCompleteResponse
-	22, // 64: leasehold.v1.LeaseService.BatchFail:output_type -> leasehold.v1.BatchFailResponse
-	25, // 65: leasehold.v1.LeaseService.BatchRelease:output_type -> leasehold.v1.BatchReleaseResponse
-	28, // 66: leasehold.v1.LeaseService.ListStuck:output_type -> leasehold.v1.ListStuckResponse
-	57, // [57:67] is the sub-list for method output_type
-	47, // [47:57] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	29, // 8: leasehold.v1.AcquireLeaseResponse.waited:type_name -> google.protobuf.Duration
+	29, // 9: leasehold.v1.HeartbeatResponse.remaining:type_name -> google.protobuf.Duration
+	29, // 10: leasehold.v1.HeartbeatResponse.next_heartbeat_in:type_name -> google.protobuf.Duration
+	31, // 11: leasehold.v1.HeartbeatResponse.lease_until:type_name -> google.protobuf.Timestamp
+	32, // 12: leasehold.v1.CompleteRequest.result:type_name -> leasehold.v1.Payload
+	33, // 13: leasehold.v1.CompleteRequest.then_enqueue:type_name -> leasehold.v1.EnqueueRequest
+	34, // 14: leasehold.v1.FailRequest.error:type_name -> leasehold.v1.JobError
+	29, // 15: leasehold.v1.FailRequest.retry_after:type_name -> google.protobuf.Duration
+	33, // 16: leasehold.v1.FailRequest.then_enqueue:type_name -> leasehold.v1.EnqueueRequest
+	35, // 17: leasehold.v1.FailResponse.state:type_name -> leasehold.v1.JobState
+	31, // 18: leasehold.v1.FailResponse.next_run_at:type_name -> google.protobuf.Timestamp
+	29, // 19: leasehold.v1.FailResponse.next_run_in:type_name -> google.protobuf.Duration
+	29, // 20: leasehold.v1.ReleaseRequest.delay:type_name -> google.protobuf.Duration
+	35, // 21: leasehold.v1.ReleaseResponse.state:type_name -> leasehold.v1.JobState
+	31, // 22: leasehold.v1.ReleaseResponse.next_run_at:type_name -> google.protobuf.Timestamp
+	29, // 23: leasehold.v1.ReleaseResponse.next_run_in:type_name -> google.protobuf.Duration
+	6,  // 24: leasehold.v1.BatchHeartbeatRequest.items:type_name -> leasehold.v1.HeartbeatRequest
+	7,  // 25: leasehold.v1.BatchHeartbeatResult.ok:type_name -> leasehold.v1.HeartbeatResponse
+	36, // 26: leasehold.v1.BatchHeartbeatResult.error:type_name -> leasehold.v1.ItemError
+	15, // 27: leasehold.v1.BatchHeartbeatResponse.results:type_name -> leasehold.v1.BatchHeartbeatResult
+	8,  // 28: leasehold.v1.BatchCompleteRequest.items:type_name -> leasehold.v1.CompleteRequest
+	9,  // 29: leasehold.v1.BatchCompleteResult.ok:type_name -> leasehold.v1.CompleteResponse
+	36, // 30: leasehold.v1.BatchCompleteResult.error:type_name -> leasehold.v1.ItemError
+	18, // 31: leasehold.v1.BatchCompleteResponse.results:type_name -> leasehold.v1.BatchCompleteResult
+	10, // 32: leasehold.v1.BatchFailRequest.items:type_name -> leasehold.v1.FailRequest
+	11, // 33: leasehold.v1.BatchFailResult.ok:type_name -> leasehold.v1.FailResponse
+	36, // 34: leasehold.v1.BatchFailResult.error:type_name -> leasehold.v1.ItemError
+	21, // 35: leasehold.v1.BatchFailResponse.results:type_name -> leasehold.v1.BatchFailResult
+	12, // 36: leasehold.v1.BatchReleaseRequest.items:type_name -> leasehold.v1.ReleaseRequest
+	13, // 37: leasehold.v1.BatchReleaseResult.ok:type_name -> leasehold.v1.ReleaseResponse
+	36, // 38: leasehold.v1.BatchReleaseResult.error:type_name -> leasehold.v1.ItemError
+	24, // 39: leasehold.v1.BatchReleaseResponse.results:type_name -> leasehold.v1.BatchReleaseResult
+	35, // 40: leasehold.v1.StuckJob.state:type_name -> leasehold.v1.JobState
+	1,  // 41: leasehold.v1.StuckJob.diagnosis:type_name -> leasehold.v1.Diagnosis
+	2,  // 42: leasehold.v1.StuckJob.remedy:type_name -> leasehold.v1.Remedy
+	31, // 43: leasehold.v1.StuckJob.since:type_name -> google.protobuf.Timestamp
+	31, // 44: leasehold.v1.StuckJob.lease_until:type_name -> google.protobuf.Timestamp
+	31, // 45: leasehold.v1.StuckJob.last_beat_at:type_name -> google.protobuf.Timestamp
+	1,  // 46: leasehold.v1.ListStuckRequest.diagnoses:type_name -> leasehold.v1.Diagnosis
+	26, // 47: leasehold.v1.ListStuckResponse.jobs:type_name -> leasehold.v1.StuckJob
+	3,  // 48: leasehold.v1.LeaseService.AcquireLease:input_type -> leasehold.v1.AcquireLeaseRequest
+	6,  // 49: leasehold.v1.LeaseService.Heartbeat:input_type -> leasehold.v1.HeartbeatRequest
+	8,  // 50: leasehold.v1.LeaseService.Complete:input_type -> leasehold.v1.CompleteRequest
+	10, // 51: leasehold.v1.LeaseService.Fail:input_type -> leasehold.v1.FailRequest
+	12, // 52: leasehold.v1.LeaseService.Release:input_type -> leasehold.v1.ReleaseRequest
+	14, // 53: leasehold.v1.LeaseService.BatchHeartbeat:input_type -> leasehold.v1.BatchHeartbeatRequest
+	17, // 54: leasehold.v1.LeaseService.BatchComplete:input_type -> leasehold.v1.BatchCompleteRequest
+	20, // 55: leasehold.v1.LeaseService.BatchFail:input_type -> leasehold.v1.BatchFailRequest
+	23, // 56: leasehold.v1.LeaseService.BatchRelease:input_type -> leasehold.v1.BatchReleaseRequest
+	27, // 57: leasehold.v1.LeaseService.ListStuck:input_type -> leasehold.v1.ListStuckRequest
+	5,  // 58: leasehold.v1.LeaseService.AcquireLease:output_type -> leasehold.v1.AcquireLeaseResponse
+	7,  // 59: leasehold.v1.LeaseService.Heartbeat:output_type -> leasehold.v1.HeartbeatResponse
+	9,  // 60: leasehold.v1.LeaseService.Complete:output_type -> leasehold.v1.CompleteResponse
+	11, // 61: leasehold.v1.LeaseService.Fail:output_type -> leasehold.v1.FailResponse
+	13, // 62: leasehold.v1.LeaseService.Release:output_type -> leasehold.v1.ReleaseResponse
+	16, // 63: leasehold.v1.LeaseService.BatchHeartbeat:output_type -> leasehold.v1.BatchHeartbeatResponse
+	19, // 64: leasehold.v1.LeaseService.BatchComplete:output_type -> leasehold.v1.BatchCompleteResponse
+	22, // 65: leasehold.v1.LeaseService.BatchFail:output_type -> leasehold.v1.BatchFailResponse
+	25, // 66: leasehold.v1.LeaseService.BatchRelease:output_type -> leasehold.v1.BatchReleaseResponse
+	28, // 67: leasehold.v1.LeaseService.ListStuck:output_type -> leasehold.v1.ListStuckResponse
+	58, // [58:68] is the sub-list for method output_type
+	48, // [48:58] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_lease_service_proto_init() }

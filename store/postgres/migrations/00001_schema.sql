@@ -49,6 +49,17 @@ CREATE TABLE leasehold.queues (
 );
 CREATE UNIQUE INDEX queues_name ON leasehold.queues (name) WHERE deleted_at IS NULL;
 
+-- A job without its queue's row would be found by no sweep and no list: DeleteQueue keeps the
+-- row, and nobody else may remove it. A foreign key would lock the row once per job enqueued.
+-- +goose StatementBegin
+CREATE FUNCTION leasehold.keep_queue() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'rows of leasehold.queues are never deleted: use DeleteQueue' USING ERRCODE = 'restrict_violation';
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER queues_are_kept BEFORE DELETE OR TRUNCATE ON leasehold.queues
+    FOR EACH STATEMENT EXECUTE FUNCTION leasehold.keep_queue();
+
 CREATE SEQUENCE leasehold.job_id_seq AS bigint CACHE 1;
 
 -- Live jobs only. fillfactor and the choice of indexes keep heartbeats heap-only: no column
@@ -131,7 +142,7 @@ CREATE INDEX jobs_leased_ids ON leasehold.jobs (id) WHERE state = 2;
 CREATE INDEX jobs_stuck_ids ON leasehold.jobs (id) WHERE state = 3;
 CREATE INDEX jobs_subject ON leasehold.jobs (subject) WHERE subject IS NOT NULL;
 -- Rows that can never be leased again; always empty but for what the watcher buries (R39).
-CREATE INDEX jobs_worn_out ON leasehold.jobs (id) WHERE lease_no > 9223372036854000000;
+CREATE INDEX jobs_worn_out ON leasehold.jobs (id) WHERE lease_no >= 9223372036854000000;
 
 -- Written once, never rewritten by a heartbeat, never moved.
 CREATE TABLE leasehold.job_data (
