@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -47,6 +48,8 @@ const (
 	mergedBytes = 8 << 20
 	// aloneAtOnce bounds how many locked items of one call are tried again at a time.
 	aloneAtOnce = 4
+	// alonePatience bounds that for a call of several items, as the store's own batches.
+	alonePatience = 500 * time.Millisecond
 )
 
 type mergeCall[I, O any] struct {
@@ -182,12 +185,12 @@ func newBatchRoom[I, O any](m *merger[I, O]) *batchRoom[I, O] {
 
 // admit takes a call in if it fits beside those that are in; the first always does.
 func (r *batchRoom[I, O]) admit(items []I, first bool) bool {
-	size := 0
+	size, group := 0, r.groupOf(items)
+	if !first && group != r.group {
+		return false
+	}
 	for i := range items {
 		size += r.m.bytes(&items[i])
-		if r.m.group != nil && !first && r.m.group(&items[i]) != r.group {
-			return false
-		}
 		if r.m.identity != nil && !first && r.seen[r.m.identity(&items[i])] {
 			return false
 		}
@@ -196,15 +199,28 @@ func (r *batchRoom[I, O]) admit(items []I, first bool) bool {
 		return false
 	}
 	for i := range items {
-		if r.m.group != nil {
-			r.group = r.m.group(&items[i])
-		}
 		if r.m.identity != nil {
 			r.seen[r.m.identity(&items[i])] = true
 		}
 	}
-	r.items, r.bytes = r.items-len(items), r.bytes-size
+	r.items, r.bytes, r.group = r.items-len(items), r.bytes-size, group
 	return true
+}
+
+// mixedGroup is the group of a call whose items do not belong to one.
+const mixedGroup = "\x00mixed"
+
+func (r *batchRoom[I, O]) groupOf(items []I) string {
+	if r.m.group == nil || len(items) == 0 {
+		return ""
+	}
+	group := r.m.group(&items[0])
+	for i := range items {
+		if r.m.group(&items[i]) != group {
+			return mixedGroup
+		}
+	}
+	return group
 }
 
 // flush runs a batch and answers its callers.
@@ -221,16 +237,22 @@ func (m *merger[I, O]) flush(batch []*mergeCall[I, O]) {
 		m.flush(batch[len(batch)/2:])
 		return
 	}
+	var gone []*mergeCall[I, O]
 	for _, c := range batch {
 		if err != nil {
 			c.err = err
 		} else {
 			c.results, results = results[:len(c.items):len(c.items)], results[len(c.items):]
 		}
-		if !c.settled.CompareAndSwap(false, true) && err == nil && m.abandoned != nil {
-			m.abandoned(c.items, c.results)
+		if !c.settled.CompareAndSwap(false, true) && err == nil {
+			gone = append(gone, c)
 		}
 		close(c.done)
+	}
+	for _, c := range gone { // after the others have their answers
+		if m.abandoned != nil {
+			_ = guard(func() error { m.abandoned(c.items, c.results); return nil }) // it has nobody to tell
+		}
 	}
 }
 
@@ -276,7 +298,13 @@ func isOwnFault(err error) bool {
 
 // alone tries the items of a call that were locked again, within the caller's time.
 func (m *merger[I, O]) alone(ctx context.Context, c *mergeCall[I, O]) error {
-	group, each := errgroup.WithContext(ctx)
+	each, cancel := ctx, context.CancelFunc(func() {})
+	if len(c.items) > 1 {
+		// The other answers of the call wait for these.
+		each, cancel = context.WithTimeout(ctx, alonePatience)
+	}
+	defer cancel()
+	var group errgroup.Group
 	group.SetLimit(aloneAtOnce)
 	for i := range c.results {
 		var busy *store.BusyError
@@ -285,12 +313,13 @@ func (m *merger[I, O]) alone(ctx context.Context, c *mergeCall[I, O]) error {
 		}
 		group.Go(func() error {
 			again, err := m.guarded(each, c.items[i:i+1])
-			if err != nil {
+			switch {
+			case err == nil:
+				c.results[i] = again[0]
+			case each.Err() == nil || ctx.Err() != nil:
 				*m.err(&c.results[i]) = err
-				return nil
 			}
-			c.results[i] = again[0]
-			return nil
+			return nil // out of patience it stays locked
 		})
 	}
 	return group.Wait()

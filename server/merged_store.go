@@ -43,7 +43,7 @@ func newMergedStore(st store.Store, claims int) *mergedStore {
 		heartbeats: &merger[store.Heartbeat, store.Beaten]{
 			name: "Heartbeat", run: st.Heartbeat, err: func(r *store.Beaten) *error { return &r.Err },
 			bytes: func(h *store.Heartbeat) int { return len(h.Checkpoint) }, identity: func(h *store.Heartbeat) any { return h.Lease },
-			inFlight: 1, maxWaiting: admittedAlways,
+			inFlight: batchesInFlight, maxWaiting: admittedAlways,
 		},
 		completes: &merger[store.Complete, store.Completion]{
 			name: "Complete", run: st.Complete, err: func(r *store.Completion) *error { return &r.Err },
@@ -111,6 +111,9 @@ func acquireGroup(a *store.Acquire) string {
 		return "by id"
 	}
 	out := ""
+	if a.RequestID != nil {
+		out = "repeatable " // only these may run again after an unknown outcome
+	}
 	for _, q := range a.Queues {
 		out += q + " "
 	}

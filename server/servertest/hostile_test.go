@@ -105,10 +105,11 @@ const (
 	queueService = "/leasehold.v1.QueueService/"
 )
 
-// TestHostileRequestsStoreNothing is what the tests of the validation, which never reach a
+// TestBadInputStoresNothing is what the tests of the validation, which never reach a
 // database, do not have: requests that are in order by themselves and wrong for what is
-// stored, tokens of all kinds, and what only a database would stumble over.
-func TestHostileRequestsStoreNothing(t *testing.T) {
+// stored, tokens of all kinds, what only a database would stumble over, and bytes that are
+// no message. Each is refused with its reason, and no row of any table is changed.
+func TestBadInputStoresNothing(t *testing.T) {
 	t.Parallel()
 	v := newVictim(t)
 	before := v.db.tables(t)
@@ -118,7 +119,18 @@ func TestHostileRequestsStoreNothing(t *testing.T) {
 			assertSame(t, before, v.db.tables(t))
 		})
 	}
-	accepted(t, v.leases.Heartbeat, beat(v.live)) // and the replica is as well as before
+	for name, run := range map[string]func(t *testing.T){
+		"items": v.tryItems, "what gRPC itself answers": v.tryWire, "unknown fields": v.tryUnknownFields,
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t)
+			assertSame(t, before, v.db.tables(t))
+		})
+	}
+	newer := wire(beat(v.live), field(999, "new")) // the lease lives on, and so does the connection
+	if err := v.conn.Invoke(t.Context(), leaseService+"Heartbeat", newer, nil, grpc.ForceCodec(rawCodec{})); err != nil {
+		t.Errorf("a newer client's heartbeat: %v", err)
+	}
 }
 
 func (v *victim) try(t *testing.T, a attack) {
@@ -264,11 +276,8 @@ func (v *victim) wrongStates() []attack {
 	}
 }
 
-// TestHostileItemsStoreNothing: in batches, where each item is refused by itself.
-func TestHostileItemsStoreNothing(t *testing.T) {
-	t.Parallel()
-	v := newVictim(t)
-	before := v.db.tables(t)
+// tryItems sends batches, where each item is refused by itself.
+func (v *victim) tryItems(t *testing.T) {
 	check := func(what string, i int, e *pb.ItemError, code codes.Code, reason pb.ErrorReason) {
 		t.Helper()
 		if codes.Code(e.GetCode()) != code || e.GetReason() != reason || e.GetMessage() == "" {
@@ -313,7 +322,6 @@ func TestHostileItemsStoreNothing(t *testing.T) {
 			}
 		}
 	}
-	assertSame(t, before, v.db.tables(t))
 }
 
 // TestR37_AnErrorOf3900KilobytesIsCut: what gRPC lets through is never a reason to refuse

@@ -22,13 +22,19 @@ import (
 	"github.com/leasehold/leasehold/store/postgres"
 )
 
-// randomSequences is how many random sequences are run where -rapid.checks does not say:
-// each costs hundreds of calls with everything that a call passes through.
-const randomSequences = "25"
+// settings are what is not said on the command line.
+var settings = map[string]string{
+	// Each random sequence costs hundreds of calls with everything that a call passes through.
+	"rapid.checks": "20",
+	// Tests wait more than they compute: for locks, commits and databases to be made.
+	"test.parallel": "6",
+}
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", randomSequences); err != nil {
-		panic(err)
+	for name, value := range settings {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
 	}
 	flag.Parse() // what the command line says comes second, and stays
 	os.Exit(pgtest.Run(m))

@@ -40,6 +40,13 @@ var elsewhere = map[pb.ErrorReason]string{
 func TestEveryReasonByItsCause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	for _, sql := range sqlBug {
+		w.db.exec(t, sql)
+	}
+	t.Run("R34_a_key_makes_the_outcome_known", func(t *testing.T) {
+		t.Parallel()
+		w.keyThroughCut(t)
+	})
 	covered := map[pb.ErrorReason]bool{}
 	for _, group := range [][]reasonCase{requestCases, nameCases, leaseCases, stateCases, reuseCases, troubleCases} {
 		for _, c := range group {

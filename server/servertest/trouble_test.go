@@ -3,7 +3,6 @@ package servertest
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"net/url"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
 	"github.com/leasehold/leasehold/internal/faultproxy"
 	"github.com/leasehold/leasehold/internal/privatepg/pgtest"
-	"github.com/leasehold/leasehold/store/postgres"
 )
 
 // busyRetry and awayRetry are what RetryInfo advises.
@@ -25,6 +23,15 @@ const (
 	awayRetry  = time.Second
 	drainRetry = 100 * time.Millisecond
 )
+
+// bug is the subject of jobs that PostgreSQL cannot store, for a reason of its own.
+const bug = "SELECT secret FROM pgx"
+
+var sqlBug = []string{
+	`CREATE FUNCTION leasehold.bug() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN RAISE EXCEPTION '%', NEW.subject USING ERRCODE = 'XX000'; END $$`,
+	`CREATE TRIGGER bug BEFORE INSERT ON leasehold.jobs FOR EACH ROW WHEN (NEW.subject = '` + bug + `') EXECUTE FUNCTION leasehold.bug()`,
+}
 
 // troubleCases are what is wrong with the service, or with what it stands on.
 var troubleCases = []reasonCase{
@@ -47,11 +54,11 @@ var troubleCases = []reasonCase{
 		w.store.Pool().Reset() // as after the failover that makes a server read-only
 		return refused(t, w.jobs.Enqueue, &pb.EnqueueRequest{Queue: q}), want{retry: awayRetry}
 	}},
-	{pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, codes.Unknown, "answer_lost", func(t *testing.T, _ *world) (*seen, want) {
-		return enqueueThroughCut(t, faultproxy.ToClient, isEndOfAnswer, 2), want{}
+	{pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, codes.Unknown, "answer_lost", func(t *testing.T, w *world) (*seen, want) {
+		return w.enqueueThroughCut(t, faultproxy.ToClient, isEndOfAnswer, 2), want{}
 	}},
-	{pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, codes.Unknown, "request_lost", func(t *testing.T, _ *world) (*seen, want) {
-		return enqueueThroughCut(t, faultproxy.ToServer, func([]byte) bool { return true }, 1), want{}
+	{pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, codes.Unknown, "request_lost", func(t *testing.T, w *world) (*seen, want) {
+		return w.enqueueThroughCut(t, faultproxy.ToServer, func([]byte) bool { return true }, 1), want{}
 	}},
 	{pb.ErrorReason_ERROR_REASON_JOB_BUSY, codes.Unavailable, "a_stranger_holds_the_job", func(t *testing.T, w *world) (*seen, want) {
 		l := w.leased(t)
@@ -81,15 +88,10 @@ var troubleCases = []reasonCase{
 		}
 		return see(t, <-polled, trailer), want{retry: drainRetry}
 	}},
-	{pb.ErrorReason_ERROR_REASON_INTERNAL, codes.Internal, "a_bug_in_the_database", func(t *testing.T, _ *world) (*seen, want) {
-		w := newWorld(t)
-		q := w.queue(t)
-		w.db.exec(t, `CREATE FUNCTION leasehold.bug() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN RAISE EXCEPTION 'SELECT secret FROM pgx' USING ERRCODE = 'XX000'; END $$`)
-		w.db.exec(t, `CREATE TRIGGER bug BEFORE INSERT ON leasehold.jobs FOR EACH ROW EXECUTE FUNCTION leasehold.bug()`)
+	{pb.ErrorReason_ERROR_REASON_INTERNAL, codes.Internal, "a_bug_in_the_database", func(t *testing.T, w *world) (*seen, want) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "the-id-to-quote")
 		var trailer metadata.MD
-		_, err := w.jobs.Enqueue(ctx, &pb.EnqueueRequest{Queue: q}, grpc.Trailer(&trailer))
+		_, err := w.jobs.Enqueue(ctx, &pb.EnqueueRequest{Queue: w.queue(t), Subject: to(bug)}, grpc.Trailer(&trailer))
 		got := see(t, err, trailer)
 		if got.status.Message() != "internal error; quote request id the-id-to-quote" {
 			t.Errorf("the message is %q", got.status.Message())
@@ -137,11 +139,10 @@ func isEndOfAnswer(chunk []byte) bool {
 	return bytes.HasSuffix(chunk, []byte{'Z', 0, 0, 0, 5, 'I'})
 }
 
-// behindProxy is a replica whose connections to the database go through a proxy.
-func behindProxy(t *testing.T) (*world, *faultproxy.Proxy) {
+// behindProxy is another replica, whose connections to the database go through a proxy.
+func (w *world) behindProxy(t *testing.T) (*world, *faultproxy.Proxy) {
 	t.Helper()
-	db := newDatabase(t)
-	u, err := url.Parse(db.url)
+	u, err := url.Parse(w.db.url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,45 +151,46 @@ func behindProxy(t *testing.T) (*world, *faultproxy.Proxy) {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Close)
-	through, err := proxy.Through(db.url)
+	through, err := proxy.Through(w.db.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := postgres.Open(t.Context(), postgres.Config{URL: through, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(st.Close)
-	return &world{replica: serve(t, st, st), db: db}, proxy
+	return &world{replica: startReplica(t, through), db: w.db}, proxy
+}
+
+// stored counts the jobs of a queue, whoever says that they are there.
+func (d *database) stored(t *testing.T, queue string) int64 {
+	t.Helper()
+	return d.count(t, `SELECT count(*) FROM leasehold.jobs j JOIN leasehold.queues q ON q.id = j.queue_id WHERE q.name = $1`, queue)
 }
 
 // enqueueThroughCut enqueues without a key over a connection that is cut at a message, and
 // counts what is stored in the end: one job from before, and the second if it happened.
-func enqueueThroughCut(t *testing.T, d faultproxy.Direction, at func([]byte) bool, stored int64) *seen {
+func (w *world) enqueueThroughCut(t *testing.T, d faultproxy.Direction, at func([]byte) bool, want int64) *seen {
 	t.Helper()
-	w, proxy := behindProxy(t)
-	q := w.queue(t)
-	w.enqueue(t, &pb.EnqueueRequest{Queue: q}) // the connection has prepared the statement
+	r, proxy := w.behindProxy(t)
+	q := r.queue(t)
+	r.enqueue(t, &pb.EnqueueRequest{Queue: q}) // the connection has prepared the statement
 	cut := proxy.CutAt(d, at)
-	got := refused(t, w.jobs.Enqueue, &pb.EnqueueRequest{Queue: q})
+	got := refused(t, r.jobs.Enqueue, &pb.EnqueueRequest{Queue: q})
 	<-cut
-	if n := w.db.count(t, `SELECT count(*) FROM leasehold.jobs`); n != stored {
-		t.Errorf("%d jobs are stored, want %d: a write whose outcome is unknown must not be repeated", n, stored)
+	if n := w.db.stored(t, q); n != want {
+		t.Errorf("%d jobs are stored, want %d: a write whose outcome is unknown must not be repeated", n, want)
 	}
 	return got
 }
 
-// TestR34_WithAKeyTheServerRepeatsALostEnqueue: the same cut that is OUTCOME_UNKNOWN without
-// a key is no error with one, and makes one job.
-func TestR34_WithAKeyTheServerRepeatsALostEnqueue(t *testing.T) {
-	t.Parallel()
-	w, proxy := behindProxy(t)
-	q := w.queue(t)
-	w.enqueue(t, &pb.EnqueueRequest{Queue: q, IdempotencyKey: to("before")})
+// keyThroughCut: the same cut is no error with a key, because then the server may repeat
+// the write (R34), and makes one job.
+func (w *world) keyThroughCut(t *testing.T) {
+	t.Helper()
+	r, proxy := w.behindProxy(t)
+	q := r.queue(t)
+	r.enqueue(t, &pb.EnqueueRequest{Queue: q, IdempotencyKey: to("before")})
 	cut := proxy.CutAt(faultproxy.ToClient, isEndOfAnswer)
-	id := w.enqueue(t, &pb.EnqueueRequest{Queue: q, IdempotencyKey: to("k")})
+	id := r.enqueue(t, &pb.EnqueueRequest{Queue: q, IdempotencyKey: to("k")})
 	<-cut
-	if n := w.db.count(t, `SELECT count(*) FROM leasehold.jobs`); n != 2 {
+	if n := w.db.stored(t, q); n != 2 {
 		t.Errorf("%d jobs are stored, want 2", n)
 	}
 	req := &pb.GetJobRequest{By: &pb.GetJobRequest_Key{Key: &pb.JobKey{Queue: q, IdempotencyKey: "k"}}}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -56,11 +57,14 @@ func (s *Store) Acquire(ctx context.Context, items []store.Acquire) ([]store.Acq
 		group := groups[key]
 		err := s.inWaves(ctx, group, func(i int) any { return acquireIdentity(items[i], i) },
 			func(ctx context.Context, wave []int) ([]int, error) { return s.acquireWave(ctx, items, results, wave) },
-			func(i int) {
-				results[i].Err = &store.BusyError{JobID: items[i].JobID, What: "the request_id or job"}
+			func(i int, err error) {
+				results[i].Err = cmp.Or[error](err, &store.BusyError{JobID: items[i].JobID, What: "the request_id or job"})
 			})
-		if err != nil {
+		if err != nil && len(order) == 1 {
 			return nil, err
+		}
+		if err != nil { // other groups may have leases by now
+			failAll(group, err, func(i int, err error) { results[i].Err = err })
 		}
 	}
 	return results, nil
@@ -101,13 +105,13 @@ func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results 
 			asked = append(asked, n)
 		}
 	}
+	// From here on leases are committed: a failure is that of items without leases only.
 	replayed, err := s.replay(ctx, items, results, wave, asked)
-	if err != nil {
-		return nil, err
-	}
 	for _, n := range asked {
 		switch i := wave[n]; {
 		case replayed[i]:
+		case err != nil:
+			results[i].Err = err
 		case !held.has(n + 1):
 			again = append(again, i) // the same request is in flight elsewhere
 		default:
@@ -115,7 +119,10 @@ func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results 
 		}
 	}
 	locked, err := s.explainEmpty(ctx, items, results, empty)
-	return append(again, locked...), err
+	if err != nil {
+		failAll(empty, err, func(i int, err error) { results[i].Err = err })
+	}
+	return append(again, locked...), nil
 }
 
 // requestLocks are the positions whose request id this transaction held.
@@ -137,7 +144,7 @@ func claimUnit(s *Store, items []store.Acquire, wave []int) (unit, *requestLocks
 	maxJobs, maxBytes := make([]int32, n), make([]int32, n)
 	requests, digests := make([]*string, n), make([][]byte, n)
 	ids := make([]int64, n)
-	hasRequest := false
+	requestIDs := 0
 	for k, i := range wave {
 		a := items[i]
 		owners[k], lengths[k], requests[k], ids[k] = a.Owner, a.LeaseDuration, a.RequestID, int64(a.JobID)
@@ -146,12 +153,13 @@ func claimUnit(s *Store, items []store.Acquire, wave []int) (unit, *requestLocks
 			maxBytes[k] = store.DefaultAnswerBytes
 		}
 		if a.RequestID != nil {
-			hasRequest, digests[k] = true, requestDigest(a)
+			requestIDs++
+			digests[k] = requestDigest(a)
 		}
 	}
 	held := &requestLocks{}
-	u := unit{lane: s.work, idempotent: hasRequest && n == 1}
-	if hasRequest {
+	u := unit{lane: s.work, idempotent: requestIDs == n}
+	if requestIDs > 0 {
 		u.before = append(u.before, prepared{sql: sqlLockRequests, args: []any{requests}, into: &held.list})
 	}
 	if items[wave[0]].JobID != 0 {
@@ -217,7 +225,7 @@ func (s *Store) replay(ctx context.Context, items []store.Acquire, results []sto
 			continue
 		}
 		if err := s.replayLeases(ctx, r, &results[i]); err != nil {
-			return nil, err
+			results[i].Err = err
 		}
 	}
 	return replayed, nil

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,27 +20,65 @@ type actRow struct {
 // bulkAct is RetryJobs or CancelJobs.
 type bulkAct struct {
 	statements []string // each acts on the jobs that it applies to
-	// unchanged tells states that are answered as done, without an act.
-	unchanged func(store.State) bool
-	// applies tells the states that an act by filter takes up.
-	applies func(store.State) bool
-	want    string
+	// unchanged tells jobs that are answered as done, without an act.
+	unchanged func(standing) bool
+	// refuses says why the act does not apply to a job that exists; nil where it does.
+	refuses func(store.JobID, standing) error
+	// applies tells the jobs that an act by filter takes up.
+	applies func(*store.Job) bool
+	// repeatable: doing it twice leaves no more behind than doing it once.
+	repeatable bool
 }
+
+// standing is where a job stands that an act passed over.
+type standing struct {
+	ID           int64
+	State        *int16
+	Whole        bool
+	Due, Fresh   *bool // of a live job
+	Queue        *string
+	QueueDeleted bool
+}
+
+func (st standing) state() store.State { return store.State(*st.State) }
 
 var (
 	cancelAct = bulkAct{
 		statements: []string{sqlCancel},
-		unchanged:  func(st store.State) bool { return st == store.Cancelled },
-		applies:    func(st store.State) bool { return !st.Terminal() },
-		want:       "only PENDING, STUCK and PROCESSING jobs can be cancelled",
+		unchanged:  func(st standing) bool { return st.state() == store.Cancelled },
+		refuses: func(id store.JobID, st standing) error {
+			if !st.state().Terminal() {
+				return nil
+			}
+			return &store.StateError{JobID: id, State: st.state(), Want: "only PENDING, STUCK and PROCESSING jobs can be cancelled"}
+		},
+		applies:    func(j *store.Job) bool { return !j.State.Terminal() },
+		repeatable: true,
 	}
 	retryAct = bulkAct{
 		statements: []string{sqlRetryLive, sqlRetryDead},
-		unchanged:  func(store.State) bool { return false },
-		applies:    func(st store.State) bool { return st == store.Dead || st == store.Stuck || st == store.Pending },
-		want:       "only DEAD and STUCK jobs, and PENDING ones that wait, can be retried",
+		unchanged:  func(st standing) bool { return st.state() == store.Pending && *st.Due },
+		refuses:    refusesRetry,
+		applies: func(j *store.Job) bool {
+			return j.State == store.Dead || j.State == store.Stuck || (j.State == store.Pending && j.LeaseNo > 0)
+		},
 	}
 )
+
+func refusesRetry(id store.JobID, st standing) error {
+	state := st.state()
+	switch {
+	case state == store.Pending && *st.Fresh:
+		return &store.StateError{JobID: id, State: state, Want: "it waits for its run_at and not for a backoff"}
+	case state != store.Pending && state != store.Dead && state != store.Stuck:
+		return &store.StateError{JobID: id, State: state, Want: "only DEAD and STUCK jobs, and PENDING ones that wait, can be retried"}
+	case st.QueueDeleted:
+		return &store.QueueNotFoundError{Queue: *st.Queue}
+	case !st.Whole:
+		return &store.StateError{JobID: id, State: state, Want: "its payload is gone, it cannot run again"}
+	}
+	return nil
+}
 
 // CancelJob cancels one job, see store.JobStore.
 func (s *Store) CancelJob(ctx context.Context, id store.JobID, by store.Actor) (store.CancelResult, error) {
@@ -72,7 +111,7 @@ func (s *Store) bulk(ctx context.Context, kind bulkAct, act store.BulkAct) (stor
 		}
 		next = page.Next
 		for i := range page.Jobs {
-			if kind.applies(page.Jobs[i].State) {
+			if kind.applies(&page.Jobs[i]) {
 				ids = append(ids, page.Jobs[i].ID)
 			}
 		}
@@ -92,7 +131,9 @@ func (s *Store) act(ctx context.Context, kind bulkAct, ids []store.JobID, dryRun
 		func(ctx context.Context, wave []int) ([]int, error) {
 			return s.actWave(ctx, kind, items, wave, dryRun, by)
 		},
-		func(i int) { items[i].Err = &store.BusyError{JobID: ids[i], What: "the job"} })
+		func(i int, err error) {
+			items[i].Err = cmp.Or[error](err, &store.BusyError{JobID: ids[i], What: "the job"})
+		})
 	return items, err
 }
 
@@ -105,7 +146,7 @@ func (s *Store) actWave(ctx context.Context, kind bulkAct, items []store.BulkIte
 		if len(at) == 0 {
 			return nil, nil
 		}
-		rows, err := query(ctx, s, unit{lane: s.work, sql: sql, args: []any{keys(at), dryRun, by.Name, by.Note}, idempotent: true},
+		rows, err := query(ctx, s, unit{lane: s.work, sql: sql, args: []any{keys(at), dryRun, by.Name, by.Note}, idempotent: dryRun || kind.repeatable},
 			pgx.RowToStructByName[actRow])
 		if err != nil {
 			return nil, err
@@ -123,13 +164,8 @@ func (s *Store) explainActs(ctx context.Context, kind bulkAct, items []store.Bul
 	if len(at) == 0 {
 		return nil, nil
 	}
-	type stateRow struct {
-		ID    int64
-		State *int16
-		Whole bool
-	}
 	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlJobStates, args: []any{keys(at)}, idempotent: true},
-		pgx.RowToStructByName[stateRow])
+		pgx.RowToStructByName[standing])
 	if err != nil {
 		return nil, err
 	}
@@ -139,14 +175,12 @@ func (s *Store) explainActs(ctx context.Context, kind bulkAct, items []store.Bul
 		switch {
 		case r.State == nil:
 			item.Err = &store.JobNotFoundError{JobID: item.JobID}
-		case kind.unchanged(store.State(*r.State)):
-			item.State = store.State(*r.State)
-		case !kind.applies(store.State(*r.State)):
-			item.Err = &store.StateError{JobID: item.JobID, State: store.State(*r.State), Want: kind.want}
-		case !r.Whole:
-			item.Err = &store.StateError{JobID: item.JobID, State: store.State(*r.State), Want: "its payload is gone, it cannot run again"}
+		case kind.unchanged(r):
+			item.State = r.state()
 		default:
-			locked = append(locked, at[r.ID])
+			if item.Err = kind.refuses(item.JobID, r); item.Err == nil {
+				locked = append(locked, at[r.ID])
+			}
 		}
 	}
 	return locked, nil

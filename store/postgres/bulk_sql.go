@@ -30,14 +30,17 @@ WITH locked AS MATERIALIZED (
 )
 SELECT l.id, CASE WHEN l.state = 2 THEN 2 ELSE 6 END::smallint AS state FROM locked l`
 
-// sqlRetryLive makes STUCK jobs PENDING and waiting ones run now, with a new budget. The
-// former holder's late Complete is refused from now on (sealed).
+// sqlRetryLive makes STUCK jobs PENDING, and those that wait after a lease run now, with a new
+// budget. A job that was never leased waits for its run_at and not for a backoff: it is left
+// alone, and so is one that is due. The former holder's late Complete is refused from now on
+// (sealed).
 const sqlRetryLive = `
 WITH locked AS MATERIALIZED (
-    SELECT j.id, j.state, d.job_id IS NOT NULL AS whole
+    SELECT j.id, j.state
     FROM unnest($1::bigint[]) AS u(id) JOIN leasehold.jobs j ON j.id = u.id
-    LEFT JOIN leasehold.job_data d ON d.job_id = j.id
+    JOIN leasehold.job_data d ON d.job_id = j.id
     WHERE j.lease_no < 9223372036854000000
+      AND (j.state = 3 OR (j.state = 1 AND j.lease_no > 0 AND j.run_at > statement_timestamp()))
     ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM locked) AS behind_the_locks
@@ -45,20 +48,22 @@ WITH locked AS MATERIALIZED (
     UPDATE leasehold.jobs j SET state = 1, run_at = CASE WHEN l.state = 3 THEN c.now ELSE least(j.run_at, c.now) END, attempts_used = 0, expirations = 0, free_ends = 0,
         sealed = j.end_kind <> 0, state_reason = ''
     FROM locked l, clock c
-    WHERE NOT $2 AND j.id = l.id AND l.state IN (1, 3) AND l.whole
+    WHERE NOT $2 AND j.id = l.id
 ), acts AS (
     INSERT INTO leasehold.operator_acts (job_id, at, act, actor, note)
-    SELECT l.id, c.now, 'retry', $3, $4 FROM locked l, clock c WHERE NOT $2 AND l.state IN (1, 3) AND l.whole
+    SELECT l.id, c.now, 'retry', $3, $4 FROM locked l, clock c WHERE NOT $2
 )
-SELECT l.id, 1::smallint AS state FROM locked l WHERE l.state IN (1, 3) AND l.whole`
+SELECT l.id, 1::smallint AS state FROM locked l`
 
-// sqlRetryDead brings DEAD jobs back from finished_jobs, with their last lease's facts.
+// sqlRetryDead brings DEAD jobs back from finished_jobs, with their last lease's facts, unless
+// their queue was deleted: nobody would lease them. The queue is held against deletion.
 const sqlRetryDead = `
 WITH locked AS MATERIALIZED (
     SELECT f.id FROM unnest($1::bigint[]) AS u(id) JOIN leasehold.finished_jobs f ON f.id = u.id
     JOIN leasehold.job_data d ON d.job_id = u.id
+    JOIN leasehold.queues q ON q.id = f.queue_id AND q.deleted_at IS NULL
     WHERE f.state = 5 AND f.lease_no < 9223372036854000000
-    ORDER BY f.id FOR UPDATE OF f SKIP LOCKED
+    ORDER BY f.id FOR UPDATE OF f SKIP LOCKED FOR KEY SHARE OF q
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM locked) AS behind_the_locks
 ), moved AS (
@@ -121,11 +126,14 @@ INSERT INTO leasehold.job_results (job_id, result, is_json, content_type)
 SELECT $1, $5::bytea, $6::boolean, $7::text WHERE $5::bytea IS NOT NULL AND leasehold.has_partition('job_results', $1)
 ON CONFLICT (job_id) DO UPDATE SET result = EXCLUDED.result, is_json = EXCLUDED.is_json, content_type = EXCLUDED.content_type`
 
-// sqlJobStates tells where jobs stand, in both tables under one snapshot, and whether a
-// payload is left to run them with.
+// sqlJobStates tells where jobs stand, in both tables under one snapshot, whether a payload is
+// left to run them with, and whether their queue is.
 const sqlJobStates = `
-SELECT u.id, coalesce(j.state, f.state) AS state, d.job_id IS NOT NULL AS whole
+SELECT u.id, coalesce(j.state, f.state) AS state, d.job_id IS NOT NULL AS whole,
+       j.state = 1 AND j.run_at <= statement_timestamp() AS due, j.lease_no = 0 AS fresh,
+       q.name AS queue, q.deleted_at IS NOT NULL AS queue_deleted
 FROM unnest($1::bigint[]) AS u(id)
 LEFT JOIN leasehold.jobs j ON j.id = u.id
 LEFT JOIN leasehold.finished_jobs f ON f.id = u.id
-LEFT JOIN leasehold.job_data d ON d.job_id = u.id`
+LEFT JOIN leasehold.job_data d ON d.job_id = u.id
+LEFT JOIN leasehold.queues q ON q.id = coalesce(j.queue_id, f.queue_id)`

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -29,15 +30,15 @@ func (s *Store) Complete(ctx context.Context, items []store.Complete) ([]store.C
 			plain = append(plain, i)
 		}
 	}
-	busy := func(i int) { results[i].Err = busyJob(items[i].Lease) }
+	fail := func(i int, err error) { results[i].Err = cmp.Or(err, busyJob(items[i].Lease)) }
 	err := s.inWaves(ctx, plain, func(i int) any { return items[i].Lease.JobID },
-		func(ctx context.Context, wave []int) ([]int, error) { return s.completeWave(ctx, items, results, wave) }, busy)
+		func(ctx context.Context, wave []int) ([]int, error) { return s.completeWave(ctx, items, results, wave) }, fail)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range chained {
 		err := s.inWaves(ctx, []int{i}, func(i int) any { return i },
-			func(ctx context.Context, _ []int) ([]int, error) { return s.completeChained(ctx, items, results, i) }, busy)
+			func(ctx context.Context, _ []int) ([]int, error) { return s.completeChained(ctx, items, results, i) }, fail)
 		if err != nil {
 			results[i].Err = err
 		}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -91,18 +92,18 @@ func (s *Store) endLeases(ctx context.Context, call endingCall, inputs []endInpu
 			plain = append(plain, i)
 		}
 	}
-	busy := func(i int) { results[i].Err = busyJob(inputs[i].ref) }
+	fail := func(i int, err error) { results[i].Err = cmp.Or(err, busyJob(inputs[i].ref)) }
 	err := s.inWaves(ctx, plain, func(i int) any { return inputs[i].ref.JobID },
 		func(ctx context.Context, wave []int) ([]int, error) {
 			return s.endWave(ctx, call, inputs, results, wave)
-		}, busy)
+		}, fail)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range chained {
 		err := s.inWaves(ctx, []int{i}, func(i int) any { return i }, func(ctx context.Context, _ []int) ([]int, error) {
 			return s.endChained(ctx, call, inputs, results, i, chains[i])
-		}, busy)
+		}, fail)
 		if err != nil {
 			results[i].Err = err
 		}
@@ -203,17 +204,34 @@ func (s *Store) Undeliver(ctx context.Context, leases []store.LeaseRef, requestI
 	for i, ref := range leases {
 		inputs[i] = endInput{ref: ref, kind: store.EndUndelivered}
 	}
-	return inTx(ctx, s, s.ends, true, func(ctx context.Context, tx pgx.Tx) error {
+	// What is locked for a moment, as by a claim that passes over it, is tried again: a lease
+	// that is left runs until it expires, and costs an attempt.
+	for try := 1; ; try++ {
+		ended, err := s.undeliver(ctx, inputs, requestID)
+		if err != nil || ended == len(inputs) || try == maxTries || !sleep(ctx, jittered(time.Duration(try)*10*time.Millisecond)) {
+			return err
+		}
+	}
+}
+
+// undeliver is one try, and tells how many leases are not held any more. Leases that were
+// ended before count as locked ones: they cannot be told apart without another statement.
+func (s *Store) undeliver(ctx context.Context, inputs []endInput, requestID *string) (int, error) {
+	ended := 0
+	err := inTx(ctx, s, s.ends, true, func(ctx context.Context, tx pgx.Tx) error {
 		if requestID != nil {
 			// The row is the referee between this and a replay, which counts itself in it.
 			delivered, err := collect(ctx, tx, sqlHoldRequest, []any{*requestID}, pgx.RowTo[bool])
 			if err != nil || (len(delivered) == 1 && delivered[0]) {
+				ended = len(inputs) // a replay has delivered them: nothing is left to do
 				return err
 			}
 		}
-		_, err := collect(ctx, tx, sqlEndLeases, endArgs(inputs), pgx.RowToStructByName[endRow])
+		rows, err := collect(ctx, tx, sqlEndLeases, endArgs(inputs), pgx.RowToStructByName[endRow])
+		ended = len(rows)
 		return err
 	})
+	return ended, err
 }
 
 // sqlHoldRequest holds the record of a request against replays, and answers whether one

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -26,8 +27,8 @@ func (s *Store) Enqueue(ctx context.Context, items []store.NewJob) ([]store.Enqu
 	todo := checkNewJobs(items, results)
 	err := s.inWaves(ctx, todo, func(i int) any { return enqueueIdentity(items[i], i) }, func(ctx context.Context, wave []int) ([]int, error) {
 		return s.enqueueWave(ctx, items, results, wave)
-	}, func(i int) {
-		results[i].Err = &store.BusyError{What: "the idempotency key"}
+	}, func(i int, err error) {
+		results[i].Err = cmp.Or[error](err, &store.BusyError{What: "the idempotency key"})
 	})
 	return results, err
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -17,7 +18,7 @@ func (s *Store) Heartbeat(ctx context.Context, items []store.Heartbeat) ([]store
 		func(ctx context.Context, wave []int) ([]int, error) {
 			return s.heartbeatWave(ctx, items, results, wave)
 		},
-		func(i int) { results[i].Err = busyJob(items[i].Lease) })
+		func(i int, err error) { results[i].Err = cmp.Or(err, busyJob(items[i].Lease)) })
 	return results, err
 }
 

@@ -18,10 +18,13 @@ const impatientPatience = 10 * time.Millisecond
 // inWaves runs items through do in statements that never see one identity twice, and
 // repeats those that do returns as locked, apart from the others and without holding a
 // connection while they wait, until the caller's time or patience is over; then it calls
-// busy for each. A claim under way holds rows for a moment that it then passes over (it
-// locked a newer version than it looked for), so a first skip means little.
+// fail for each, with nil as the error. An error of the first statement is the call's own;
+// one of a later statement is that of its items only, because what the first did is done.
+//
+// A claim under way holds rows for a moment that it then passes over (it locked a newer
+// version than it looked for), so a first skip means little.
 func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any,
-	do func(context.Context, []int) ([]int, error), busy func(int),
+	do func(context.Context, []int) ([]int, error), fail func(int, error),
 ) error {
 	var locked []int
 	patience := batchPatience
@@ -31,12 +34,17 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 	case len(items) == 1:
 		patience = s.ends.statement
 	}
+	first := true
 	for len(items) > 0 {
 		wave, rest := splitWave(items, identity)
 		again, err := do(ctx, wave)
-		if err != nil {
+		if err != nil && first {
 			return err
 		}
+		if err != nil {
+			failAll(wave, err, fail)
+		}
+		first = false
 		locked = append(locked, again...)
 		items = rest
 	}
@@ -51,14 +59,19 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 		wave, rest := splitWave(locked, identity)
 		again, err := do(ctx, wave)
 		if err != nil {
-			return err
+			failAll(wave, err, fail)
 		}
 		locked = slices.Concat(again, rest)
 	}
-	for _, i := range locked {
-		busy(i)
-	}
+	failAll(locked, nil, fail)
 	return nil
+}
+
+// failAll gives items their error; nil says that they stayed locked.
+func failAll(items []int, err error, fail func(int, error)) {
+	for _, i := range items {
+		fail(i, err)
+	}
 }
 
 // splitWave takes the first item of each identity.
