@@ -4,7 +4,7 @@ package postgres
 // nobody set are empty, unnest fills them with NULL.
 //
 // Invariants: the row of the queue is held against deletion (FOR KEY SHARE) until the
-// commit; an idempotency key is taken only under its advisory lock, so that nobody ever
+// commit, and where it is locked only its own jobs are put off; an idempotency key is taken only under its advisory lock, so that nobody ever
 // waits for a stranger's uncommitted key (R32); a key that was committed after this
 // statement's snapshot loses by ON CONFLICT and is looked at again by a new statement (R31).
 // A run_at in the past counts as now, by the database's clock (R48); the minute beyond five
@@ -17,9 +17,9 @@ WITH queue AS MATERIALIZED (
            q.backoff_jitter, q.lease_duration, q.max_runtime, q.stall_timeout, q.cancel_grace, q.idempotency_retention
     FROM leasehold.queues q
     WHERE q.name = ANY ($1::text[]) AND q.deleted_at IS NULL
-    FOR KEY SHARE
+    FOR KEY SHARE SKIP LOCKED
 ), input AS MATERIALIZED (
-    SELECT i.ord, q.id AS queue_id, i.payload, i.is_json, i.content_type, i.headers, i.subject,
+    SELECT i.ord, i.queue, q.id AS queue_id, i.payload, i.is_json, i.content_type, i.headers, i.subject,
            coalesce(i.priority, 5)::smallint AS priority,
            CASE WHEN i.delay IS NOT NULL THEN statement_timestamp() + i.delay
                 ELSE greatest(coalesce(i.run_at, statement_timestamp()), statement_timestamp()) END AS run_at,
@@ -88,7 +88,8 @@ WITH queue AS MATERIALIZED (
     FROM fresh f WHERE (f.id IN (SELECT id FROM stored)) IS TRUE
 )
 SELECT l.ord::int AS ord,
-       CASE WHEN l.queue_id IS NULL THEN 'queue'
+       CASE WHEN l.queue_id IS NULL AND EXISTS (SELECT FROM leasehold.queues q WHERE q.name = l.queue AND q.deleted_at IS NULL) THEN 'busy'
+            WHEN l.queue_id IS NULL THEN 'queue'
             WHEN l.run_at > statement_timestamp() + interval '1827 days 1 minute' THEN 'ahead'
             WHEN NOT l.free THEN 'busy'
             WHEN l.held AND l.same THEN 'same'

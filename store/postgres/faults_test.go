@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -173,37 +172,31 @@ func (h *harness) wantTraces(t *testing.T, state string, retried, looksAgain boo
 // A sweep of hundreds, one of which the database refuses to end.
 func TestR38OneBadRowNeverStopsTheSweepOfTheOthers(t *testing.T) {
 	t.Parallel()
-	const leased, bad = 501, 250
-	for _, size := range []int{store.MaxBatch, 100, 1} {
-		t.Run(fmt.Sprintf("pages of %d", size), func(t *testing.T) {
-			t.Parallel()
-			h := newHarness(t)
-			h.neverBlameless(t)
-			n := min(leased, 50*size+1)
-			refs := h.leases(t, n)
-			h.exec(t, `UPDATE leasehold.jobs SET leased_at = leased_at - interval '1 hour', lease_until = lease_until - interval '1 hour'`)
-			h.exec(t, sqlInjectFaults)
-			h.inject(t, "XX000", always, "")
-			h.exec(t, `UPDATE public.fault SET job_id = $1`, int64(refs[min(bad, n/2)].JobID))
-			ended, after, refused := 0, store.JobID(0), false
-			for pages := 0; ; pages++ {
-				swept, err := h.store.SweepPage(context.Background(), after, size, nil)
-				ended += swept.Ended
-				refused = refused || err != nil
-				if after = swept.Next; after == 0 {
-					break
-				}
-				if pages > n {
-					t.Fatal("the sweep does not end")
-				}
+	h := newHarness(t)
+	h.neverBlameless(t)
+	h.exec(t, sqlInjectFaults)
+	for size, leased := range map[int]int{store.MaxBatch: 501, 100: 501, 1: 21} {
+		h.inject(t, "00000", 0, "")
+		h.exec(t, `DELETE FROM leasehold.jobs`)
+		refs := h.leases(t, leased)
+		bad := refs[leased/2].JobID
+		h.exec(t, `UPDATE leasehold.jobs SET leased_at = leased_at - interval '1 hour', lease_until = lease_until - interval '1 hour'`)
+		h.inject(t, "XX000", always, "")
+		h.exec(t, `UPDATE public.fault SET job_id = $1`, int64(bad))
+		ended, after, refused := 0, store.JobID(0), false
+		for pages := 0; pages == 0 || after != 0; pages++ {
+			swept, err := h.store.SweepPage(t.Context(), after, size, nil)
+			ended += swept.Ended
+			refused = refused || err != nil
+			if after = swept.Next; pages > leased {
+				t.Fatalf("pages of %d: the sweep does not end", size)
 			}
-			if ended != n-1 || !refused {
-				t.Errorf("ended %d of %d leases; the bad row was reported: %v", ended, n, refused)
-			}
-			left := h.rows(t, `SELECT id::text FROM leasehold.jobs WHERE state = 2`)
-			if len(left) != 1 || left[0] != number(refs[min(bad, n/2)].JobID) {
-				t.Errorf("still leased are %q", left)
-			}
-		})
+		}
+		if ended != leased-1 || !refused {
+			t.Errorf("pages of %d: ended %d of %d leases; the bad row was reported: %v", size, ended, leased, refused)
+		}
+		if left := h.rows(t, `SELECT id::text FROM leasehold.jobs WHERE state = 2`); len(left) != 1 || left[0] != number(bad) {
+			t.Errorf("pages of %d: still leased are %q", size, left)
+		}
 	}
 }

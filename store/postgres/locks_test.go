@@ -56,10 +56,9 @@ const busy = "*store.BusyError"
 // waited for them would be answered never.
 func TestR32LockedRowsDelayNobodyElse(t *testing.T) {
 	t.Parallel()
+	h := newHarness(t)
 	for name, call := range endingCalls {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newHarness(t)
 			refs := h.leases(t, 10)
 			holder := newStranger(t, h.url)
 			holder.lockJobs(refs[3], refs[7])
@@ -86,10 +85,10 @@ const (
 
 func TestR32ALockedRowIsBusyByTheDeadlineOfItsCaller(t *testing.T) {
 	t.Parallel()
+	h := newHarness(t)
 	for name, call := range endingCalls {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHarness(t)
 			refs := h.leases(t, 1)
 			holder := newStranger(t, h.url)
 			holder.lockJobs(refs...)
@@ -101,12 +100,12 @@ func TestR32ALockedRowIsBusyByTheDeadlineOfItsCaller(t *testing.T) {
 				t.Errorf("after %v it got %q, %v", took, got, err)
 			}
 			done := make(chan string, 1)
-			s := openAs(t, h.url, "caller")
+			s := openAs(t, h.url, name)
 			go func() {
 				got, err := call(context.Background(), s, refs)
 				done <- fmt.Sprint(got, err)
 			}()
-			h.awaitRepeats(t, "caller")
+			h.awaitRepeats(t, name)
 			holder.exec(`ROLLBACK`)
 			if text := <-done; text != fmt.Sprint([]string{"ok"}, nil) {
 				t.Errorf("a call that was there when the lock ended: %s", text)

@@ -32,14 +32,15 @@ UPDATE leasehold.service s SET
 FROM held h, clock c WHERE s.singleton = h.singleton`
 
 	// Candidates of a sweep, without locks: a page of leased rows by id, whatever their queue.
-	// A stall is only a candidate where the queue ends stalled leases. Index: jobs_leased_ids.
+	// A stall is only a candidate where the queue ends stalled leases. A page has all its rows,
+	// whatever becomes of them: a short one would be taken for the last. Index: jobs_leased_ids.
 	sqlSweepCandidates = `
 WITH page AS MATERIALIZED (
     SELECT j.id, j.lease_no, j.queue_id, j.lease_until, j.changed_at, j.stall_timeout
     FROM leasehold.jobs j WHERE j.state = 2 AND j.id > $1 ORDER BY j.id LIMIT $2
 )
 SELECT p.id, p.lease_no, ` + sqlIsOver + ` AS over
-FROM page p JOIN leasehold.queues q ON q.id = p.queue_id
+FROM page p LEFT JOIN leasehold.queues q ON q.id = p.queue_id
 ORDER BY p.id`
 
 	// The same for some queues only, whose leases may lie anywhere among the others: all leased

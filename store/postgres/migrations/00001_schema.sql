@@ -130,7 +130,12 @@ CREATE TABLE leasehold.jobs (
     CONSTRAINT jobs_lease_end CHECK ((end_kind = 0) = (ended_at IS NULL)
                               AND (end_kind <> 0) = (lease_no > 0 AND state <> 2)
                               AND end_kind NOT IN (1, 2)),
-    CONSTRAINT jobs_cancel CHECK (cancel_requested_at IS NULL OR state = 2)
+    CONSTRAINT jobs_cancel CHECK (cancel_requested_at IS NULL OR state = 2),
+    -- Sums with an interval stay in range, and every time can be answered (year 9999).
+    CONSTRAINT jobs_times CHECK (greatest(run_at, created_at, lease_until, cancel_requested_at, leased_at, last_until,
+                                          beat_at, changed_at, ended_at) < '9999-01-01 00:00:00+00'
+                             AND least(run_at, created_at, lease_until, cancel_requested_at, leased_at, last_until,
+                                       beat_at, changed_at, ended_at) > '1900-01-01 00:00:00+00')
 ) WITH (fillfactor = 60,
         autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
