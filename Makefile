@@ -33,7 +33,8 @@ help: ## list the targets
 .PHONY: run
 run: postgres ## run the service with a private PostgreSQL: gRPC on 127.0.0.1:7070, HTTP on 127.0.0.1:7071
 	@$(MAKE) $(GRPCURL) || echo "make: no grpcurl, the printed lines need one on the PATH"
-	$(GO) run ./cmd/leasehold dev $(ARGS)
+	@mkdir -p bin && $(GO) build -o bin/leasehold ./cmd/leasehold
+	@exec bin/leasehold dev $(ARGS)
 
 .PHONY: demo
 demo: postgres ## prove on payments that a killed worker's job is done all the same, once
