@@ -128,6 +128,14 @@ var forbiddenJobs = map[string]columns{
 	"PROCESSING with an end's time":     leasedJob.with("ended_at", "now()"),
 	"PROCESSING under lease_no zero":    pendingJob.with("state", "2", "lease_owner", "'w'", "lease_until", "now()"),
 
+	// A sum with an interval would fail, and take a whole batch with it.
+	"leased at the end of time":         leasedJob.with("leased_at", "'infinity'"),
+	"a beat at the end of time":         leasedJob.with("beat_at", "'infinity'"),
+	"a beat at the limit of the type":   leasedJob.with("beat_at", "'294276-12-31'"),
+	"a change before the start of time": leasedJob.with("changed_at", "'-infinity'"),
+	"a request at the end of time":      leasedJob.with("cancel_requested_at", "'infinity'"),
+	"ended at the end of time":          waitingJob.with("ended_at", "'infinity'"),
+
 	"PENDING with owner":                  waitingJob.with("lease_owner", "'w'"),
 	"PENDING with lease_until":            waitingJob.with("lease_until", "now()"),
 	"PENDING with owner and lease_until":  waitingJob.with("lease_owner", "'w'", "lease_until", "now()"),
