@@ -18,8 +18,7 @@ const (
 	giveBackTimeout = 5 * time.Second
 )
 
-// claimer takes leases for one caller. It is the seam between the handlers and the store at
-// which calls of several callers can be merged into one statement.
+// claimer takes leases for one caller.
 type claimer interface {
 	// claim takes leases. It calls begin, once, at the last moment before a statement can
 	// see the queues, and returns without a claim where ctx is done or closed is closed
@@ -27,8 +26,8 @@ type claimer interface {
 	claim(ctx context.Context, closed <-chan struct{}, item store.Acquire, begin func()) (store.Acquired, error)
 }
 
-// directClaims makes one call of the store per caller, at most as many at a time as slots
-// has room for: acquires never occupy every connection, so heartbeats find one.
+// directClaims makes one call per caller, which the store behind it merges with those of
+// others, at most as many at a time as slots has room for.
 type directClaims struct {
 	acquire func(context.Context, []store.Acquire) ([]store.Acquired, error)
 	slots   chan struct{}

@@ -53,18 +53,23 @@
 // A poll for one job by its id has no queue to wait on: it is woken by calls for that job
 // in this replica, and looks again each second.
 //
-// Claims of different callers run side by side, bounded, so that they never take every
-// connection. A caller that is gone before its claim begins does not claim. A claim that has
+// Claims of different callers are merged (merge.go): while statements run, the calls that
+// arrive wait and go together in the next one. A caller that is gone before its claim begins does not claim. A claim that has
 // begun is not cut off, because nobody would know whether it committed; if its caller is
 // gone when it returns, its leases are given back ("undelivered"). That is checked at the
 // last moment before the answer is handed to gRPC. An answer that is lost behind that point
 // cannot be seen from here, and its leases run until they expire.
 //
-// claimer is the seam at which claims of several callers can be merged into one statement.
+// # Merging
+//
+// mergedStore gathers the calls of one kind of all connections: Enqueue, AcquireLease,
+// Heartbeat, Complete, Fail and Release each have a merger, with a few batches in flight. A
+// caller leaves at its own deadline; a batch that fails for what is in it is halved until the
+// poisonous call is alone; an item that was locked is tried again by its caller alone.
 //
 // # What cannot be delayed
 //
-// Heartbeat, Complete, Fail and Release share no lock, queue or slot with acquires: a beat
+// Heartbeat, Complete, Fail and Release share no merger, slot or connection with acquires: a beat
 // that waits behind claims is a lease lost by a healthy worker.
 //
 // # Shutdown

@@ -8,8 +8,8 @@ import (
 )
 
 // leaseService is LeaseService. Its methods are documented in the proto. AcquireLease is in
-// acquire.go. Nothing here waits for an acquire: heartbeats and ends of leases go straight
-// to the store, because a lease that cannot be renewed in time is work done twice.
+// acquire.go. Nothing here waits for an acquire: heartbeats and ends of leases have
+// mergers and connections of their own, because a lease that cannot be renewed in time is work done twice.
 type leaseService struct {
 	pb.UnimplementedLeaseServiceServer
 	*Server

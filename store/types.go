@@ -171,7 +171,7 @@ type Acquired struct {
 
 // Lease is the claim of one worker on one job, as granted.
 type Lease struct {
-	Job        Job // FULL
+	Job        Job // FULL, without LastError
 	LeaseNo    int64
 	Attempt    int32 // attempts used so far, plus one
 	Until      time.Time

@@ -174,7 +174,9 @@ func (s *Store) SweepPage(ctx context.Context, after store.JobID, size int, queu
 	page, err := query(ctx, s, u,
 		pgx.RowToStructByName[candidate])
 	if err != nil {
-		return store.Swept{}, err
+		// A page that was not read must not pass for one whose rows are at fault: the pass
+		// would count as finished.
+		return store.Swept{}, &store.UnavailableError{Cause: err}
 	}
 	var inputs []endInput
 	for _, c := range page {

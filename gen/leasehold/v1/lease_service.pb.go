@@ -344,7 +344,7 @@ func (x *AcquireLeaseRequest) GetRequestId() string {
 // Lease is the claim of one worker on one job.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The job, with payload and headers.
+	// The job, with payload and headers, without last_error: GetJob has that.
 	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// Opaque handle, demanded by every later call. Treat it as a secret.
 	LeaseToken string `protobuf:"bytes,2,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"`
