@@ -176,6 +176,9 @@ func beatenIn(r *pb.HeartbeatResponse, err error) store.Beaten {
 	if err != nil {
 		return store.Beaten{Err: err}
 	}
+	if advised, remaining := r.GetNextHeartbeatIn().AsDuration(), r.GetRemaining().AsDuration(); advised != remaining/3 || r.GetServerDraining() {
+		return store.Beaten{Err: fmt.Errorf("next heartbeat in %s of %s, draining %t", advised, remaining, r.GetServerDraining())}
+	}
 	return store.Beaten{
 		Until: r.GetLeaseUntil().AsTime(), Remaining: r.GetRemaining().AsDuration(), CancelRequested: r.GetCancelRequested(),
 	}

@@ -151,10 +151,22 @@ func (r *remoteStore) acquire(ctx context.Context, a store.Acquire) (store.Acqui
 	}
 	out := store.Acquired{Empty: store.EmptyReason(resp.GetEmptyReason())}
 	for _, l := range resp.GetLeases() {
+		if err := whatOnlyTheAPISays(l); err != nil {
+			return store.Acquired{}, err
+		}
 		out.Leases = append(out.Leases, leaseIn(l))
 	}
 	r.remember(resp.GetLeases(), out.Leases)
 	return out, nil
+}
+
+// whatOnlyTheAPISays checks what a lease has beside that of a Store (R13).
+func whatOnlyTheAPISays(l *pb.Lease) error {
+	advised, remaining := l.GetNextHeartbeatIn().AsDuration(), l.GetRemaining().AsDuration()
+	if l.GetLeaseToken() == "" || advised != remaining/3 || l.GetMaxAttempts() != l.GetJob().GetPolicy().GetMaxAttempts() || l.GetMaxAttempts() == 0 {
+		return fmt.Errorf("token %q, next heartbeat in %s of %s, %d attempts", l.GetLeaseToken(), advised, remaining, l.GetMaxAttempts())
+	}
+	return nil
 }
 
 // Undeliver is store.Store.Undeliver.
@@ -222,6 +234,9 @@ func (r *remoteStore) ListStuck(ctx context.Context, f store.StuckFilter, p stor
 	}
 	out := store.StuckPage{Next: r.position(resp.GetNextPageToken())}
 	for _, j := range resp.GetJobs() {
+		if j.GetRemedy() == pb.Remedy_REMEDY_UNSPECIFIED || j.GetRemedyText() == "" {
+			return store.StuckPage{}, fmt.Errorf("no remedy for %s of job %s", j.GetDiagnosis(), j.GetJobId())
+		}
 		out.Jobs = append(out.Jobs, stuckIn(j))
 	}
 	return out, nil
