@@ -56,7 +56,9 @@ var concrete = map[string]string{
 }
 
 // testsOnly are packages that no program may contain.
-var testsOnly = []string{"store/storetest", "internal/privatepg/pgtest"}
+var testsOnly = []string{
+	"store/storetest", "store/postgres/backdoor", "internal/privatepg/pgtest", "internal/faultproxy", "internal/doctest",
+}
 
 // pkg is what `go list` says of a package.
 type pkg struct {

@@ -49,7 +49,7 @@ func newVictim(t *testing.T) *victim {
 func (d *database) tables(t testing.TB) map[string]string {
 	t.Helper()
 	ctx := context.Background()
-	rows, err := d.sql.Query(ctx, `SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'leasehold'::regnamespace
+	rows, err := d.SQL.Query(ctx, `SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'leasehold'::regnamespace
 		AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func (d *database) tables(t testing.TB) map[string]string {
 		parts = append(parts, fmt.Sprintf(`SELECT '%[1]s', count(*) || ' rows ' || md5(coalesce(string_agg(r::text, E'\n' ORDER BY r::text), ''))
 			FROM leasehold.%[1]s r`, n))
 	}
-	rows, err = d.sql.Query(ctx, strings.Join(parts, " UNION ALL "))
+	rows, err = d.SQL.Query(ctx, strings.Join(parts, " UNION ALL "))
 	if err != nil {
 		t.Fatal(err)
 	}

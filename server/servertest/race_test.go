@@ -116,7 +116,7 @@ func (r *race) isOut(id string) bool {
 func TestRaceOfThreeReplicas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	replicas := []*replica{w.replica, startReplica(t, w.db.url), startReplica(t, w.db.url)}
+	replicas := []*replica{w.replica, startReplica(t, w.db.URL), startReplica(t, w.db.URL)}
 	for name, run := range map[string]func(r *race, ctx context.Context, leases pb.LeaseServiceClient, n int) error{
 		"by_id": (*race).byID,
 		"by_queue": func(r *race, ctx context.Context, leases pb.LeaseServiceClient, n int) error {

@@ -41,7 +41,7 @@ func TestEveryReasonByItsCause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, sql := range sqlBug {
-		w.db.exec(t, sql)
+		w.db.Exec(t, sql)
 	}
 	t.Run("R34_a_key_makes_the_outcome_known", func(t *testing.T) {
 		t.Parallel()

@@ -46,11 +46,11 @@ var troubleCases = []reasonCase{
 	{pb.ErrorReason_ERROR_REASON_DATABASE_UNAVAILABLE, codes.Unavailable, "not_writable", func(t *testing.T, _ *world) (*seen, want) {
 		w := newWorld(t)
 		q := w.queue(t)
-		u, err := url.Parse(w.db.url)
+		u, err := url.Parse(w.db.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.db.exec(t, `ALTER DATABASE `+u.Path[1:]+` SET default_transaction_read_only = on`)
+		w.db.Exec(t, `ALTER DATABASE `+u.Path[1:]+` SET default_transaction_read_only = on`)
 		w.store.Pool().Reset() // as after the failover that makes a server read-only
 		return refused(t, w.jobs.Enqueue, &pb.EnqueueRequest{Queue: q}), want{retry: awayRetry}
 	}},
@@ -72,7 +72,7 @@ var troubleCases = []reasonCase{
 		return refused(t, w.queues.PauseQueue, &pb.PauseQueueRequest{Name: q}), want{retry: busyRetry}
 	}},
 	{pb.ErrorReason_ERROR_REASON_DRAINING, codes.Unavailable, "a_parked_poll", func(t *testing.T, w *world) (*seen, want) {
-		r := startReplica(t, w.db.url) // another replica of the same service
+		r := startReplica(t, w.db.URL) // another replica of the same service
 		req := &pb.AcquireLeaseRequest{Queues: []string{w.queue(t)}, LeaseOwner: "w", Wait: seconds(60)}
 		var trailer metadata.MD
 		polled := make(chan error, 1)
@@ -119,7 +119,7 @@ func overStoppedDatabase(t *testing.T) (*world, *pb.Lease) {
 // stranger runs a statement in a transaction that stays open until the end of the test.
 func (w *world) stranger(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	tx, err := w.db.sql.Begin(t.Context())
+	tx, err := w.db.SQL.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func isEndOfAnswer(chunk []byte) bool {
 // behindProxy is another replica, whose connections to the database go through a proxy.
 func (w *world) behindProxy(t *testing.T) (*world, *faultproxy.Proxy) {
 	t.Helper()
-	u, err := url.Parse(w.db.url)
+	u, err := url.Parse(w.db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func (w *world) behindProxy(t *testing.T) (*world, *faultproxy.Proxy) {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Close)
-	through, err := proxy.Through(w.db.url)
+	through, err := proxy.Through(w.db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func (w *world) keyThroughCut(t *testing.T) {
 
 func (d *database) count(t testing.TB, sql string, args ...any) int64 {
 	t.Helper()
-	rows, err := d.sql.Query(context.Background(), sql, args...)
+	rows, err := d.SQL.Query(context.Background(), sql, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	db := newDatabase(t)
-	return &world{replica: startReplica(t, db.url), db: db}
+	return &world{replica: startReplica(t, db.URL), db: db}
 }
 
 // accepted makes a call that must succeed.

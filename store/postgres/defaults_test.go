@@ -66,7 +66,7 @@ func TestR28TheDefaultNumberOfExpirationsHoldsTheJob(t *testing.T) {
 		if got := h.state(t, id); got != want {
 			t.Fatalf("after %d expirations in a row it is %v", n, got)
 		}
-		h.exec(t, `UPDATE leasehold.jobs SET run_at = now() WHERE id = $1`, int64(id))
+		h.Exec(t, `UPDATE leasehold.jobs SET run_at = now() WHERE id = $1`, int64(id))
 	}
 }
 

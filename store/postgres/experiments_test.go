@@ -28,7 +28,7 @@ func TestR30APlainUpdateWritesTheTimeOfBeforeItsWait(t *testing.T) {
 		{"plain", `UPDATE leasehold.jobs SET beat_at = clock_timestamp() WHERE id = $1`, false},
 		{"lock first", lockFirst, true},
 	} {
-		holder, waiter := newStranger(t, h.url), newStranger(t, h.url)
+		holder, waiter := newStranger(t, h.URL), newStranger(t, h.URL)
 		holder.exec(`BEGIN`)
 		holder.exec(`SELECT FROM leasehold.jobs WHERE id = $1 FOR UPDATE`, int64(ref.JobID))
 		done := waiter.start(c.sql, int64(ref.JobID))
@@ -49,7 +49,7 @@ func TestR30APlainUpdateWritesTheTimeOfBeforeItsWait(t *testing.T) {
 func TestR30TheStampIsReadBehindItsLock(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.exec(`BEGIN`)
 	holder.exec(`SELECT FROM leasehold.service FOR UPDATE`)
 	done := make(chan error, 1)
@@ -69,7 +69,7 @@ func TestR30AHeartbeatWaitsForNoRow(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	refs := h.leases(t, 2)
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.exec(`BEGIN`)
 	holder.exec(`SELECT FROM leasehold.jobs WHERE id = $1 FOR UPDATE`, int64(refs[0].JobID))
 	// A statement that waited would end by its lock timeout, and take the whole call with it.
@@ -109,7 +109,7 @@ func TestR31TheLoserOfTwoMovesFindsTheJobInNeitherTable(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	id := int64(h.leases(t, 1)[0].JobID)
-	winner, loser := newStranger(t, h.url), newStranger(t, h.url)
+	winner, loser := newStranger(t, h.URL), newStranger(t, h.URL)
 	winner.exec(`BEGIN`)
 	winner.exec(moveJob, id)
 	var moved, finished int
@@ -132,7 +132,7 @@ func TestR31OneOfFiveIdenticalCompletesIsApplied(t *testing.T) {
 	t.Parallel()
 	const jobs, callers = 20, 5
 	h := newHarness(t)
-	second := openStore(t, h.url)
+	second := openStore(t, h.URL)
 	for _, ref := range h.leases(t, jobs) {
 		item := store.Complete{Lease: ref, Result: store.Payload{Data: []byte("paid")}}
 		var all sync.WaitGroup
@@ -176,7 +176,7 @@ func TestR31ACompleteThatMetAnUncommittedEndIsDecidedByIt(t *testing.T) {
 	h := newHarness(t)
 	refs := h.leases(t, 2)
 	for i, end := range []string{"COMMIT", "ROLLBACK"} {
-		s, other := openAs(t, h.url, end), newStranger(t, h.url)
+		s, other := openAs(t, h.URL, end), newStranger(t, h.URL)
 		other.exec(`BEGIN`)
 		other.exec(moveJob, int64(refs[i].JobID))
 		answer, failure := []store.Completion(nil), error(nil)

@@ -36,8 +36,8 @@ const always = 1 << 30
 // inject arms the trigger.
 func (h *harness) inject(t *testing.T, state string, times int, constraint string) {
 	t.Helper()
-	h.exec(t, `SELECT setval('public.tries', 0)`)
-	h.exec(t, `UPDATE public.fault SET state = $1, times = $2, constraint_name = $3, job_id = NULL`, state, times, constraint)
+	h.Exec(t, `SELECT setval('public.tries', 0)`)
+	h.Exec(t, `UPDATE public.fault SET state = $1, times = $2, constraint_name = $3, job_id = NULL`, state, times, constraint)
 }
 
 func (h *harness) tries(t *testing.T) int {
@@ -98,7 +98,7 @@ func plain(err error) bool {
 func TestR34ServerErrorsAreToldApartByTheirCode(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.exec(t, sqlInjectFaults)
+	h.Exec(t, sqlInjectFaults)
 	for _, c := range []struct {
 		state      string
 		constraint string
@@ -165,7 +165,7 @@ func (h *harness) wantTraces(t *testing.T, state string, retried, looksAgain boo
 		t.Errorf("%s: follow-up jobs, finished jobs, keys and jobs are %s, want %s", state, got, want)
 	}
 	for _, table := range []string{"jobs", "finished_jobs", "idempotency_keys"} {
-		h.exec(t, `DELETE FROM leasehold.`+table)
+		h.Exec(t, `DELETE FROM leasehold.`+table)
 	}
 }
 
@@ -174,15 +174,15 @@ func TestR38OneBadRowNeverStopsTheSweepOfTheOthers(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.neverBlameless(t)
-	h.exec(t, sqlInjectFaults)
+	h.Exec(t, sqlInjectFaults)
 	for size, leased := range map[int]int{store.MaxBatch: 501, 100: 501, 1: 21} {
 		h.inject(t, "00000", 0, "")
-		h.exec(t, `DELETE FROM leasehold.jobs`)
+		h.Exec(t, `DELETE FROM leasehold.jobs`)
 		refs := h.leases(t, leased)
 		bad := refs[leased/2].JobID
-		h.exec(t, `UPDATE leasehold.jobs SET leased_at = leased_at - interval '1 hour', lease_until = lease_until - interval '1 hour'`)
+		h.Exec(t, `UPDATE leasehold.jobs SET leased_at = leased_at - interval '1 hour', lease_until = lease_until - interval '1 hour'`)
 		h.inject(t, "XX000", always, "")
-		h.exec(t, `UPDATE public.fault SET job_id = $1`, int64(bad))
+		h.Exec(t, `UPDATE public.fault SET job_id = $1`, int64(bad))
 		ended, after, refused := 0, store.JobID(0), false
 		for pages := 0; pages == 0 || after != 0; pages++ {
 			swept, err := h.store.SweepPage(t.Context(), after, size, nil)

@@ -46,7 +46,7 @@ func TestR45HeartbeatsAreHeapOnly(t *testing.T) {
 			refs := h.leasesWithPayload(t, leased, size)
 			h.store.Close()
 			before, hotBefore := h.updatesOfJobs(t, leased)
-			s := openStore(t, h.url)
+			s := openStore(t, h.URL)
 			for n := range beats {
 				beatWithEverything(t, s, refs, n)
 			}

@@ -21,7 +21,7 @@ FROM (SELECT a.pid FROM pg_stat_activity a WHERE a.application_name = $1 AND a.d
 func (h *harness) killSessions(t *testing.T, name string, stop <-chan struct{}) (done <-chan int) {
 	t.Helper()
 	killed := make(chan int, 1)
-	killer := newStranger(t, h.url)
+	killer := newStranger(t, h.URL)
 	go func() {
 		n := 0
 		defer func() { killed <- n }()
@@ -46,7 +46,7 @@ func (h *harness) killSessions(t *testing.T, name string, stop <-chan struct{}) 
 // are being killed.
 func (h *harness) underKills(t *testing.T, n int, work func(s store.Store, i int)) {
 	t.Helper()
-	s := openAs(t, h.url, "victim")
+	s := openAs(t, h.URL, "victim")
 	stop := make(chan struct{})
 	killed := h.killSessions(t, "victim", stop)
 	numbers := make(chan int)

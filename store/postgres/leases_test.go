@@ -81,7 +81,7 @@ func (h *harness) play(t *testing.T, l life, id store.JobID) int64 {
 	var ref store.LeaseRef
 	for _, act := range strings.Fields(l.acts) {
 		if act != "late" && act != "retry" {
-			h.exec(t, `UPDATE leasehold.jobs SET run_at = now() WHERE id = $1 AND state = 1`, int64(id))
+			h.Exec(t, `UPDATE leasehold.jobs SET run_at = now() WHERE id = $1 AND state = 1`, int64(id))
 			ref = h.lease(t, id)
 		}
 		if act != "undeliver" && act != "late" && act != "retry" && act != "release" {

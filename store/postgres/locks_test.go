@@ -60,7 +60,7 @@ func TestR32LockedRowsDelayNobodyElse(t *testing.T) {
 	for name, call := range endingCalls {
 		t.Run(name, func(t *testing.T) {
 			refs := h.leases(t, 10)
-			holder := newStranger(t, h.url)
+			holder := newStranger(t, h.URL)
 			holder.lockJobs(refs[3], refs[7])
 			got, err := call(t.Context(), h.store, refs)
 			want := []string{"ok", "ok", "ok", busy, "ok", "ok", "ok", busy, "ok", "ok"}
@@ -90,7 +90,7 @@ func TestR32ALockedRowIsBusyByTheDeadlineOfItsCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			refs := h.leases(t, 1)
-			holder := newStranger(t, h.url)
+			holder := newStranger(t, h.URL)
 			holder.lockJobs(refs...)
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
@@ -100,7 +100,7 @@ func TestR32ALockedRowIsBusyByTheDeadlineOfItsCaller(t *testing.T) {
 				t.Errorf("after %v it got %q, %v", took, got, err)
 			}
 			done := make(chan string, 1)
-			s := openAs(t, h.url, name)
+			s := openAs(t, h.URL, name)
 			go func() {
 				got, err := call(context.Background(), s, refs)
 				done <- fmt.Sprint(got, err)
@@ -121,7 +121,7 @@ func TestR32ALockedJobIsNeverTakenForLost(t *testing.T) {
 	refs := h.leases(t, 1)
 	free := h.enqueue(t, blankJobs(2)...)
 	h.Age(t, refs[0].JobID, time.Hour)
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.exec(`BEGIN`)
 	holder.exec(`SELECT FROM leasehold.jobs WHERE id = ANY ($1::bigint[]) FOR UPDATE`, []int64{int64(refs[0].JobID), int64(free[0])})
 	out, err := h.store.Acquire(store.Impatient(t.Context()), []store.Acquire{
@@ -161,7 +161,7 @@ func TestR32AnUncommittedKeyDelaysNobodyElse(t *testing.T) {
 	held, other, another := "held", "other", "another"
 	like := h.enqueue(t, store.NewJob{IdempotencyKey: &another})[0]
 	batch := []store.NewJob{{Queue: "q", IdempotencyKey: &other}, {Queue: "q", IdempotencyKey: &held}, {Queue: "q"}}
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.holdKey(held, like)
 	out, err := h.store.Enqueue(t.Context(), batch)
 	if got := faults(out, enqueueErr); err != nil || !slices.Equal(got, []string{"ok", busy, "ok"}) || !out[0].Created || !out[2].Created {
@@ -189,11 +189,11 @@ func TestR32AKeyThatIsCommittedMeanwhileGivesItsJob(t *testing.T) {
 	h := newHarness(t)
 	held, another := "held", "another"
 	like := h.enqueue(t, store.NewJob{IdempotencyKey: &another})[0]
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.holdKey(held, like)
 	done := make(chan error, 1)
 	var out []store.Enqueued
-	s := openAs(t, h.url, "enqueuer")
+	s := openAs(t, h.URL, "enqueuer")
 	go func() {
 		var err error
 		out, err = s.Enqueue(context.Background(), []store.NewJob{{Queue: "q", IdempotencyKey: &held}})
@@ -236,7 +236,7 @@ func TestR32ALockedTableFailsCallsFastAndDrainsNothing(t *testing.T) {
 	}
 	const stamp = `SELECT writable_since || ' ' || stamped_at FROM leasehold.service`
 	before := one[string](t, h, stamp)
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.exec(`BEGIN`)
 	holder.exec(`LOCK TABLE leasehold.jobs IN ACCESS EXCLUSIVE MODE`)
 	var all sync.WaitGroup

@@ -66,7 +66,7 @@ func TestR40ReplicasThatStartAtOnceMigrateOnce(t *testing.T) {
 func TestR40OtherSchemaVersionsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	check := func() error { return postgres.CheckSchema(t.Context(), h.url) }
+	check := func() error { return postgres.CheckSchema(t.Context(), h.URL) }
 	for _, c := range []struct {
 		name, sql string
 		call      func() error
@@ -74,9 +74,9 @@ func TestR40OtherSchemaVersionsAreRefused(t *testing.T) {
 	}{
 		{"older", `DELETE FROM leasehold.schema_versions WHERE version_id = $1`, check, "needs"},
 		{"newer", `INSERT INTO leasehold.schema_versions (version_id, is_applied) VALUES ($1, true), ($1 + 1, true)`, check, "newer"},
-		{"newer, migrating", `UPDATE leasehold.schema_versions SET is_applied = true WHERE version_id = $1`, func() error { return migrate(t.Context(), h.url) }, "newer"},
+		{"newer, migrating", `UPDATE leasehold.schema_versions SET is_applied = true WHERE version_id = $1`, func() error { return migrate(t.Context(), h.URL) }, "newer"},
 	} {
-		h.exec(t, c.sql, postgres.SchemaVersion())
+		h.Exec(t, c.sql, postgres.SchemaVersion())
 		err := c.call()
 		if !is[*store.UnsupportedError](err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)

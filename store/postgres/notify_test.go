@@ -21,9 +21,9 @@ func newHarnessWithoutStandby(t *testing.T) *harness {
 		t.Fatal(err)
 	}
 	h := newHarnessOn(t, server.URL("postgres")+"&synchronous_commit=local")
-	h.exec(t, `CREATE TABLE public.work (n int)`)
-	h.exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
-	h.exec(t, `SELECT pg_reload_conf()`)
+	h.Exec(t, `CREATE TABLE public.work (n int)`)
+	h.Exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
+	h.Exec(t, `SELECT pg_reload_conf()`)
 	return h
 }
 
@@ -61,7 +61,7 @@ func (h *harness) hangInCommit(t *testing.T, s *stranger) <-chan error {
 func TestR41ACommitWithANotificationHoldsUpAllOthers(t *testing.T) {
 	t.Parallel()
 	h := newHarnessWithoutStandby(t)
-	slow, notifying, silent := newStranger(t, h.url), newStranger(t, h.url), newStranger(t, h.url)
+	slow, notifying, silent := newStranger(t, h.URL), newStranger(t, h.URL), newStranger(t, h.URL)
 	slowDone := h.hangInCommit(t, slow)
 	for _, s := range []*stranger{notifying, silent} {
 		s.exec(`BEGIN`)
@@ -90,8 +90,8 @@ func TestR41ACommitWithANotificationHoldsUpAllOthers(t *testing.T) {
 			t.Errorf("session %d went on meanwhile: this proves nothing", n)
 		}
 	}
-	h.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
-	h.exec(t, `SELECT pg_reload_conf()`)
+	h.Exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
+	h.Exec(t, `SELECT pg_reload_conf()`)
 	for _, done := range []<-chan error{slowDone, notifyingDone} {
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -113,7 +113,7 @@ func TestR41HintsReachListenersAndEnqueuesDoNot(t *testing.T) {
 	}()
 	<-listening
 	h.enqueue(t, blankJobs(3)...)
-	if err := openStore(t, h.url).Hint(t.Context(), []string{"q", "other"}); err != nil {
+	if err := openStore(t, h.URL).Hint(t.Context(), []string{"q", "other"}); err != nil {
 		t.Fatal(err)
 	}
 	// Notifications come in the order of their commits: had an enqueue sent one, it were the first.

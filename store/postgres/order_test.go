@@ -26,7 +26,7 @@ func TestR32BatchesInAnyOrderNeverDeadlock(t *testing.T) {
 	const callers, rounds = 6, 8
 	h := newHarness(t)
 	refs := h.leases(t, 60)
-	stores := []store.Store{h.store, openStore(t, h.url)}
+	stores := []store.Store{h.store, openStore(t, h.URL)}
 	inParallel := func(work func(s store.Store, mine []store.LeaseRef, round int)) {
 		var all sync.WaitGroup
 		for n := range callers {
@@ -82,7 +82,7 @@ func TestR32ALockedQueueDelaysNoOtherQueue(t *testing.T) {
 	if err := h.store.EnsureQueues(t.Context(), []string{"held", "free"}); err != nil {
 		t.Fatal(err)
 	}
-	holder := newStranger(t, h.url)
+	holder := newStranger(t, h.URL)
 	holder.exec(`BEGIN`)
 	holder.exec(`SELECT FROM leasehold.queues WHERE name = 'held' FOR UPDATE`)
 	out, err := h.store.Enqueue(t.Context(), []store.NewJob{{Queue: "free"}, {Queue: "held"}, {Queue: "free"}})
@@ -107,14 +107,14 @@ func TestR44TheServiceNeedsNoOwnersRights(t *testing.T) {
 	h := newHarness(t)
 	role := one[string](t, h, `SELECT 'service_of_' || current_database()`)
 	for _, sql := range strings.Split(fmt.Sprintf(sqlGrants, role), ";") {
-		h.exec(t, sql)
+		h.Exec(t, sql)
 	}
 	t.Cleanup(func() { // roles are the whole server's, and outlive the database
-		h.exec(t, `DROP OWNED BY `+role)
-		h.exec(t, `DROP ROLE `+role)
+		h.Exec(t, `DROP OWNED BY `+role)
+		h.Exec(t, `DROP ROLE `+role)
 	})
 	h.store.Close()
-	h.store = openStore(t, h.url+"&role="+role)
+	h.store = openStore(t, h.URL+"&role="+role)
 	h.neverBlameless(t)
 	h.oldJobs(t, 30*day, nil)
 	h.moveSequence(t, 1<<40)
@@ -149,7 +149,7 @@ func TestR44TheServiceNeedsNoOwnersRights(t *testing.T) {
 	if got := h.rows(t, `SELECT usename::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasehold' LIMIT 1`); len(got) != 1 {
 		t.Errorf("the Store has no session: %q", got)
 	}
-	denied := newStranger(t, h.url+"&role="+role)
+	denied := newStranger(t, h.URL+"&role="+role)
 	if _, err := denied.conn.Exec(t.Context(), `ALTER TABLE leasehold.jobs ADD COLUMN more int`); err == nil {
 		t.Error("the role has the owner's rights: this proves nothing")
 	}

@@ -40,7 +40,7 @@ func TestR35AStampAfterAGapRestartsSince(t *testing.T) {
 				t.Errorf("%s of %v: writable for %v", when, c.gap, since)
 			}
 			h.store.Close()
-			h.store = openStore(t, h.url)
+			h.store = openStore(t, h.URL)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func TestR35NoStampIsWrittenWhileTheTableIsLocked(t *testing.T) {
 	}
 	before := one[string](t, h, sqlStamp)
 	for _, mode := range []string{"SHARE", "EXCLUSIVE", "ACCESS EXCLUSIVE"} {
-		holder := newStranger(t, h.url)
+		holder := newStranger(t, h.URL)
 		holder.exec(`BEGIN`)
 		holder.exec(`LOCK TABLE leasehold.jobs IN ` + mode + ` MODE`)
 		if err := h.store.StampWritable(t.Context()); !is[*store.BusyError](err) {
@@ -73,7 +73,7 @@ func TestR35NoStampIsWrittenWhileTheTableIsLocked(t *testing.T) {
 // The bounds to the microsecond: statements that are sent together share their time.
 func TestR35TheGraceIsHalfTheLeaseAndAtLeastFiveSeconds(t *testing.T) {
 	t.Parallel()
-	s := newStranger(t, newHarness(t).url)
+	s := newStranger(t, newHarness(t).URL)
 	for _, c := range []struct {
 		lease, since, stamp string
 		want                string
@@ -199,7 +199,7 @@ func TestR35TheGraceOfALongLeaseIsHalfOfIt(t *testing.T) {
 			t.Errorf("%s replica ended %d leases", replica, n)
 		}
 		h.store.Close()
-		h.store = openStore(t, h.url)
+		h.store = openStore(t, h.URL)
 	}
 	h.SetWritable(t, 31*time.Minute, -time.Hour)
 	if ref := h.lease(t, id); ref.LeaseNo != 2 {
@@ -210,8 +210,8 @@ func TestR35TheGraceOfALongLeaseIsHalfOfIt(t *testing.T) {
 // readOnly switches a server to read-only and back, under sessions that live on.
 func (h *harness) readOnly(t *testing.T, on string) {
 	t.Helper()
-	h.exec(t, `ALTER SYSTEM SET default_transaction_read_only = `+on)
-	h.exec(t, `SELECT pg_reload_conf()`)
+	h.Exec(t, `ALTER SYSTEM SET default_transaction_read_only = `+on)
+	h.Exec(t, `SELECT pg_reload_conf()`)
 }
 
 // A primary that was demoted, or is protected for a while: R34 for the calls, R35 for the stamp.

@@ -19,7 +19,7 @@ func TestR9AClaimBySubSelectMarksMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.enqueue(t, blankJobs(40)...)
-	s := newStranger(t, h.url)
+	s := newStranger(t, h.URL)
 	for _, setting := range []string{"enable_hashjoin", "enable_mergejoin", "enable_hashagg", "enable_sort", "enable_material"} {
 		s.exec(`SET ` + setting + ` = off`)
 	}
@@ -32,8 +32,8 @@ func TestR9TheClaimMarksWhatItReturnsUnderEveryPlan(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	name := one[string](t, h, `SELECT current_database()`)
-	h.exec(t, `ALTER TABLE leasehold.jobs SET (autovacuum_enabled = false)`)
-	h.exec(t, `ANALYZE leasehold.jobs`) // while it is empty: the statistics are stale ever after
+	h.Exec(t, `ALTER TABLE leasehold.jobs SET (autovacuum_enabled = false)`)
+	h.Exec(t, `ANALYZE leasehold.jobs`) // while it is empty: the statistics are stale ever after
 	jobs := make([]store.NewJob, 0, 800)
 	for i := range cap(jobs) {
 		priority := int32(1 + i%3)
@@ -54,12 +54,12 @@ func TestR9TheClaimMarksWhatItReturnsUnderEveryPlan(t *testing.T) {
 		{}, {noLoops}, {noIndexes}, {noStores}, {noHashes}, {noOrder}, {tiny}, {parallel}, {custom},
 		{noLoops, noIndexes}, {noLoops, noStores, noHashes}, {noIndexes, noStores, noOrder}, {noLoops, noIndexes, noStores, noHashes, noOrder, tiny, parallel, custom},
 	} {
-		h.exec(t, `ALTER DATABASE `+name+` RESET ALL`)
+		h.Exec(t, `ALTER DATABASE `+name+` RESET ALL`)
 		for _, group := range settings {
 			h.setForNewSessions(t, name, group)
 		}
 		for _, statistics := range []string{"reltuples = 0, relpages = 0", "reltuples = 1e9, relpages = 10000000"} {
-			h.exec(t, `UPDATE pg_class SET `+statistics+` WHERE oid = 'leasehold.jobs'::regclass`)
+			h.Exec(t, `UPDATE pg_class SET `+statistics+` WHERE oid = 'leasehold.jobs'::regclass`)
 			h.claimExactly(t, fmt.Sprint(settings, " ", statistics))
 		}
 	}
@@ -68,7 +68,7 @@ func TestR9TheClaimMarksWhatItReturnsUnderEveryPlan(t *testing.T) {
 // setForNewSessions applies settings, written as name=value with blanks between.
 func (h *harness) setForNewSessions(t *testing.T, database, settings string) {
 	t.Helper()
-	h.exec(t, fmt.Sprintf(`
+	h.Exec(t, fmt.Sprintf(`
 DO $do$ DECLARE s text; BEGIN
     FOREACH s IN ARRAY string_to_array('%s', ' ') LOOP
         EXECUTE format('ALTER DATABASE %s SET %%s = %%L', split_part(s, '=', 1), split_part(s, '=', 2));
@@ -82,7 +82,7 @@ func (h *harness) claimExactly(t *testing.T, plan string) {
 	t.Helper()
 	const leased = `SELECT count(*)::int FROM leasehold.jobs WHERE state = 2`
 	before := one[int](t, h, leased)
-	s := openStore(t, h.url)
+	s := openStore(t, h.URL)
 	defer s.Close()
 	items := make([]store.Acquire, 4)
 	want := 0

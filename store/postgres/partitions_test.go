@@ -26,7 +26,7 @@ GROUP BY p.partrelid ORDER BY 1`
 // moveSequence makes next the id of the next job.
 func (h *harness) moveSequence(t *testing.T, next int64) {
 	t.Helper()
-	h.exec(t, `SELECT setval('leasehold.job_id_seq', $1, false)`, next)
+	h.Exec(t, `SELECT setval('leasehold.job_id_seq', $1, false)`, next)
 }
 
 // partitionsAhead is the smallest number of partitions that a table has ahead.
@@ -82,7 +82,7 @@ func TestR44PartitionsAreMadeOnceByFourAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	failures := make([]error, 4)
 	for n := range failures {
-		s := openStore(t, h.url)
+		s := openStore(t, h.URL)
 		all.Go(func() { failures[n] = s.EnsurePartitions(context.Background()) })
 	}
 	all.Wait()
@@ -152,7 +152,7 @@ func (h *harness) drain(t *testing.T, refs []store.LeaseRef) {
 	if _, err := h.store.CancelJobs(t.Context(), store.BulkAct{Selection: store.Selection{IDs: ids}}); err != nil {
 		t.Fatal(err)
 	}
-	h.exec(t, `UPDATE leasehold.jobs SET lease_until = now() - interval '1 hour' WHERE state = 2`)
+	h.Exec(t, `UPDATE leasehold.jobs SET lease_until = now() - interval '1 hour' WHERE state = 2`)
 	h.sweep(t)
 	if left := one[int](t, h, `SELECT count(*)::int FROM leasehold.jobs`); left != 0 {
 		t.Fatalf("%d jobs are left", left)
@@ -190,7 +190,7 @@ func TestR44ALookUpByIDTouchesOnePartition(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.store.Close()
-	h.store = openAs(t, h.url, "first")
+	h.store = openAs(t, h.URL, "first")
 	var refs []store.LeaseRef
 	for part := range int64(5) {
 		h.moveSequence(t, part*partitionWidth+10)
@@ -204,8 +204,8 @@ func TestR44ALookUpByIDTouchesOnePartition(t *testing.T) {
 	await(t, "the sessions are gone", func() bool {
 		return one[int](t, h, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'first' AND datname = current_database()`) == 0
 	})
-	h.exec(t, `SELECT pg_stat_reset()`)
-	s, ref := openStore(t, h.url), refs[3]
+	h.Exec(t, `SELECT pg_stat_reset()`)
+	s, ref := openStore(t, h.URL), refs[3]
 	if _, err := s.GetJob(t.Context(), ref.JobID, true); err != nil {
 		t.Fatal(err)
 	}

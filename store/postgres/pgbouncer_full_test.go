@@ -133,7 +133,7 @@ type pooledHarness struct {
 	pooled string
 }
 
-func (h *pooledHarness) Replica(t testing.TB) store.Store { return openPooled(t, h.pooled, h.url) }
+func (h *pooledHarness) Replica(t testing.TB) store.Store { return openPooled(t, h.pooled, h.URL) }
 
 func openPooled(t testing.TB, pooled, direct string) *postgres.Store {
 	t.Helper()

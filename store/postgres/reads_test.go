@@ -54,7 +54,7 @@ func (h *harness) lease(t testing.TB, id store.JobID) store.LeaseRef {
 // rows reads one column of text.
 func (h *harness) rows(t testing.TB, sql string, args ...any) []string {
 	t.Helper()
-	rows, err := h.sql.Query(context.Background(), sql, args...)
+	rows, err := h.SQL.Query(context.Background(), sql, args...)
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
@@ -155,7 +155,7 @@ func TestR21_stuck_jobs_says_what_ListStuck_says(t *testing.T) {
 		h.lease(t, id)
 	}
 	h.Age(t, ids[0], time.Hour)
-	h.exec(t, `UPDATE leasehold.jobs SET expirations = 3 WHERE id = ANY ($1)`, []int64{int64(ids[1]), int64(ids[3])})
+	h.Exec(t, `UPDATE leasehold.jobs SET expirations = 3 WHERE id = ANY ($1)`, []int64{int64(ids[1]), int64(ids[3])})
 	page, err := h.store.ListStuck(t.Context(), store.StuckFilter{}, store.Page{Size: 10})
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ FROM generate_series(1, 50000) g JOIN queue q ON (q.name = 'few') = (g IN (25000
 func TestR4_lists_read_a_bounded_number_of_rows_at_a_time(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.exec(t, sqlFillLists)
+	h.Exec(t, sqlFillLists)
 	few, many, common, rare := "few", "many", "common", "rare"
 	future := time.Now().Add(time.Hour)
 	for name, c := range map[string]struct {
@@ -270,7 +270,7 @@ func wantListed(t *testing.T, h *harness, f store.JobFilter, size, want int) {
 func TestR21_list_goes_past_many_healthy_leases(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.exec(t, `
+	h.Exec(t, `
 WITH queue AS (INSERT INTO leasehold.queues (name) VALUES ('q') RETURNING id)
 INSERT INTO leasehold.jobs (id, queue_id, run_at, state, lease_no, lease_owner, last_owner, lease_until, leased_at, lease_length, changed_at)
 SELECT g, q.id, clock_timestamp(), 2, 1, 'w', 'w', clock_timestamp() + CASE WHEN g IN (20000, 45000) THEN interval '-1 minute' ELSE interval '1 hour' END,
@@ -299,11 +299,11 @@ func TestR4_leases_of_a_long_history(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	id := h.enqueue(t, store.NewJob{})[0]
-	h.exec(t, `UPDATE leasehold.jobs SET lease_no = 60, last_owner = 'w', leased_at = now(), lease_length = '1 minute', end_kind = 8, ended_at = now() WHERE id = $1`, int64(id))
-	h.exec(t, `
+	h.Exec(t, `UPDATE leasehold.jobs SET lease_no = 60, last_owner = 'w', leased_at = now(), lease_length = '1 minute', end_kind = 8, ended_at = now() WHERE id = $1`, int64(id))
+	h.Exec(t, `
 INSERT INTO leasehold.attempts (job_id, lease_no, owner, leased_at, lease_length, ended_at, end_kind, counted, beats)
 SELECT $1, g, 'w', now(), '1 minute', now(), 8, false, 0 FROM generate_series(1, 59) g`, int64(id))
-	h.exec(t, `
+	h.Exec(t, `
 INSERT INTO leasehold.stages (job_id, lease_no, n, at, stage)
 SELECT $1, g, n, now(), repeat('s', 100) FROM generate_series(1, 60) g, generate_series(1, 50) n`, int64(id))
 	var want []int64

@@ -123,7 +123,7 @@ func TestR44RetentionKeepsWhatIsNeeded(t *testing.T) {
 				h.moveSequence(t, 50)
 				h.enqueue(t, store.NewJob{})
 			},
-			func(t *testing.T, h *harness) { h.exec(t, `DELETE FROM leasehold.jobs`) },
+			func(t *testing.T, h *harness) { h.Exec(t, `DELETE FROM leasehold.jobs`) },
 		},
 		{
 			"a recent end", nil, 30 * day,
@@ -132,14 +132,14 @@ func TestR44RetentionKeepsWhatIsNeeded(t *testing.T) {
 				h.complete(t, h.leases(t, 1)[0])
 			},
 			func(t *testing.T, h *harness) {
-				h.exec(t, `UPDATE leasehold.finished_jobs SET finished_at = finished_at - interval '2 days' WHERE id >= 50`)
+				h.Exec(t, `UPDATE leasehold.finished_jobs SET finished_at = finished_at - interval '2 days' WHERE id >= 50`)
 			},
 		},
 		{
 			"a living key", &key, 2 * day,
 			func(*testing.T, *harness) {},
 			func(t *testing.T, h *harness) {
-				h.exec(t, `UPDATE leasehold.finished_jobs SET finished_at = finished_at - interval '6 days'`)
+				h.Exec(t, `UPDATE leasehold.finished_jobs SET finished_at = finished_at - interval '6 days'`)
 			},
 		},
 	} {

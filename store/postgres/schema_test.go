@@ -52,7 +52,7 @@ var (
 
 func TestR24ColumnsThatFitAreStored(t *testing.T) {
 	t.Parallel()
-	s := newStranger(t, newHarness(t).url)
+	s := newStranger(t, newHarness(t).URL)
 	type row struct {
 		table string
 		row   columns
@@ -208,7 +208,7 @@ var forbiddenRows = map[string]map[string]columns{
 
 func TestR24CombinationsThatNoQuerySelectsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := newStranger(t, newHarness(t).url)
+	s := newStranger(t, newHarness(t).URL)
 	tables := maps.Clone(forbiddenRows)
 	tables["jobs"] = forbiddenJobs
 	for table, rows := range tables {

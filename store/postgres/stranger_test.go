@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasehold/leasehold/store"
 	"github.com/leasehold/leasehold/store/postgres"
@@ -115,7 +114,7 @@ func (h *harness) awaitRepeats(t testing.TB, name string) {
 // one reads a single value.
 func one[T any](t testing.TB, h *harness, sql string, args ...any) T {
 	t.Helper()
-	rows, err := h.sql.Query(context.Background(), sql, args...)
+	rows, err := h.SQL.Query(context.Background(), sql, args...)
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
@@ -129,12 +128,7 @@ func one[T any](t testing.TB, h *harness, sql string, args ...any) T {
 // newHarnessOn is newHarness on a database that is there already.
 func newHarnessOn(t testing.TB, url string) *harness {
 	t.Helper()
-	sql, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(sql.Close)
-	return &harness{url: url, store: openStore(t, url), sql: sql}
+	return newHarnessOver(t, url, openStore(t, url))
 }
 
 // blankJobs are n jobs that differ in nothing.
