@@ -23,7 +23,7 @@ const (
 
 // longPoll answers AcquireLease: it tries at once and, where nothing is ready, parks.
 type longPoll struct {
-	claims   claimer
+	claims   *claims
 	waiters  *waiters
 	wakes    *wakes
 	sweep    *earlySweep
@@ -93,7 +93,7 @@ func (p *longPoll) again(ctx context.Context, item store.Acquire, begin func(), 
 	case err == nil:
 		p.wakes.uncovered(g, p.waiters.passOn(g, got.Leases))
 	case errors.Is(err, context.DeadlineExceeded) && !isOutage(err) && ctx.Err() == nil:
-		// No slot for a claim came free before the poll was over, which is an empty answer.
+		// Its claim did not begin before the poll was over, which is an empty answer.
 		p.wakes.handOn(g)
 		return store.Acquired{Empty: store.NoReadyJobs}, nil
 	case !isOutage(err):

@@ -181,12 +181,11 @@ func TestR10_CancelledWaiterNeverClaims(t *testing.T) {
 	})
 }
 
-// TestR10_CallerGoneBeforeItsClaimDoesNotClaim, also where a slot is free at that moment: a
-// select of both would pick either.
+// TestR10_CallerGoneBeforeItsClaimDoesNotClaim, however often it is tried.
 func TestR10_CallerGoneBeforeItsClaimDoesNotClaim(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := &directClaims{slots: make(chan struct{}, 1), acquire: func(context.Context, []store.Acquire) ([]store.Acquired, error) {
+	c := &claims{acquire: func(context.Context, []store.Acquire) ([]store.Acquired, error) {
 		t.Fatal("claimed for a caller that is gone")
 		return nil, nil
 	}}
@@ -350,7 +349,7 @@ func TestClaimsAreBoundedAndBeatsPass(t *testing.T) {
 	})
 }
 
-// TestSlowClaimsDoNotHoldAPollBeyondItsEnd: a woken poll that waits for a slot still
+// TestSlowClaimsDoNotHoldAPollBeyondItsEnd: a woken poll whose claim waits still
 // answers in time.
 func TestSlowClaimsDoNotHoldAPollBeyondItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

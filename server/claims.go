@@ -18,33 +18,22 @@ const (
 	giveBackTimeout = 5 * time.Second
 )
 
-// claimer takes leases for one caller.
-type claimer interface {
-	// claim takes leases. It calls begin, once, at the last moment before a statement can
-	// see the queues, and returns without a claim where ctx is done or closed is closed
-	// before that.
-	claim(ctx context.Context, closed <-chan struct{}, item store.Acquire, begin func()) (store.Acquired, error)
-}
-
-// directClaims makes one call per caller, which the store behind it merges with those of
-// others, at most as many at a time as slots has room for.
-type directClaims struct {
+// claims takes leases for one caller at a time; the store behind it merges that with the
+// claims of others, and bounds how many wait.
+type claims struct {
 	acquire func(context.Context, []store.Acquire) ([]store.Acquired, error)
-	slots   chan struct{}
 }
 
-func (c *directClaims) claim(ctx context.Context, closed <-chan struct{}, item store.Acquire, begin func()) (store.Acquired, error) {
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-ctx.Done():
-		return store.Acquired{}, ctx.Err()
-	case <-closed:
-		return store.Acquired{}, &DrainingError{}
-	}
-	// The select picks at random where the slot and the end of the call come together.
+// claim takes leases. It calls begin, once, at the last moment before a statement can see
+// the queues, and returns without a claim where ctx is done or closed is closed before that.
+func (c *claims) claim(ctx context.Context, closed <-chan struct{}, item store.Acquire, begin func()) (store.Acquired, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Acquired{}, err
+	}
+	select {
+	case <-closed:
+		return store.Acquired{}, &DrainingError{}
+	default:
 	}
 	begin()
 	callOf(ctx).noteClaim()

@@ -118,7 +118,7 @@ func (s *Server) assemblePolls(ws *waiters) {
 	s.wakes.poll = newPollLoop(s.store, ws, s.log)
 	s.listener = &hintListener{store: s.store, waiters: ws, poll: s.wakes.poll, log: s.log}
 	s.polls = &longPoll{
-		claims:  &directClaims{acquire: s.acquires(), slots: make(chan struct{}, 2*admitted)},
+		claims:  &claims{acquire: s.acquires()},
 		waiters: ws, wakes: s.wakes, sweep: s.sweep, draining: s.draining,
 	}
 }

@@ -122,7 +122,6 @@ func (w *watcher) page(ctx context.Context) (store.Swept, error) {
 	bounded, cancel := context.WithTimeout(ctx, watcherPageTimeout)
 	defer cancel()
 	swept, err := w.store.SweepPage(bounded, w.next, watcherPage, nil)
-	w.noteBuried(ctx, swept.Buried)
 	if swept.Ended > 0 {
 		w.ended.Add(float64(swept.Ended))
 		w.log.InfoContext(ctx, "leases whose time was over were ended", "leases", swept.Ended)
@@ -135,19 +134,15 @@ func (w *watcher) page(ctx context.Context) (store.Swept, error) {
 func (w *watcher) bury(ctx context.Context) error {
 	for range buryRounds {
 		n, err := w.store.BuryUnrunnable(ctx)
-		w.noteBuried(ctx, n)
+		if n > 0 {
+			w.buried.Add(float64(n))
+			w.log.WarnContext(ctx, "jobs that can never run were set aside", "jobs", n)
+		}
 		if err != nil || n == 0 {
 			return err
 		}
 	}
 	return nil
-}
-
-func (w *watcher) noteBuried(ctx context.Context, jobs int) {
-	if jobs > 0 {
-		w.buried.Add(float64(jobs))
-		w.log.WarnContext(ctx, "jobs that can never run were set aside", "jobs", jobs)
-	}
 }
 
 // ofWholePage tells an error after which nobody knows what the page would have held from

@@ -158,9 +158,8 @@ type Resolution struct {
 
 // Swept is what one page of a sweep did.
 type Swept struct {
-	Ended  int   // leases ended
-	Buried int   // rows set aside because they can never run
-	Next   JobID // where the next page starts, 0 at the end
+	Ended int   // leases ended
+	Next  JobID // where the next page starts, 0 at the end
 }
 
 // Health is what readiness needs to know, read from the database.

@@ -67,6 +67,7 @@ type worker struct {
 func (w *worker) takeOne(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	sent := time.Now()
 	resp, err := w.leases.AcquireLease(call, &pb.AcquireLeaseRequest{
 		Queues: []string{"payments"}, LeaseOwner: w.owner, Wait: durationpb.New(20 * time.Second),
 	})
@@ -75,16 +76,17 @@ func (w *worker) takeOne(ctx context.Context) {
 		pause(ctx, time.Second+rand.N(time.Second))
 	}
 	for _, lease := range resp.GetLeases() { // none where nothing came within 20 s
-		w.handle(ctx, lease)
+		w.handle(ctx, lease, sent.Add(resp.GetWaited().AsDuration()))
 	}
 }
 
-func (w *worker) handle(ctx context.Context, lease *pb.Lease) {
+// handle works on a lease that had not begun yet at the time `since`.
+func (w *worker) handle(ctx context.Context, lease *pb.Lease, since time.Time) {
 	held, lose := context.WithCancelCause(context.WithoutCancel(ctx)) // as long as the lease
 	defer lose(nil)
 	working, stop := context.WithCancelCause(held)
 	defer context.AfterFunc(ctx, func() { stop(errStop) })()
-	go w.beat(held, lose, stop, lease)
+	go w.beat(held, lose, stop, lease, since)
 
 	result, err := work(working, lease)
 	token, stopped := lease.GetLeaseToken(), context.Cause(working)
@@ -114,9 +116,9 @@ func (w *worker) handle(ctx context.Context, lease *pb.Lease) {
 }
 
 // beat renews the lease until held ends. It ends held itself where the lease is lost.
-func (w *worker) beat(held context.Context, lose, stop context.CancelCauseFunc, lease *pb.Lease) {
+func (w *worker) beat(held context.Context, lose, stop context.CancelCauseFunc, lease *pb.Lease, since time.Time) {
 	next := lease.GetNextHeartbeatIn().AsDuration()
-	end := time.Now().Add(lease.GetRemaining().AsDuration()) // on this machine's monotonic clock
+	end := since.Add(lease.GetRemaining().AsDuration()) // on this machine's monotonic clock
 	for pause(held, next) {
 		sent := time.Now()
 		call, cancel := context.WithTimeout(held, min(5*time.Second, time.Until(end)))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -206,12 +205,12 @@ func (s *Store) ResolveJob(ctx context.Context, r store.Resolution) (*store.Job,
 			return err
 		}
 		if len(done) == 0 {
-			return errNotTaken
+			return notTakenError{}
 		}
 		_, err = tx.Exec(ctx, sqlResolveRecord, int64(r.JobID), act, r.Actor.Name, r.Actor.Note, result, payload.JSON, payload.ContentType)
 		return err
 	})
-	if err != nil && !errors.Is(err, errNotTaken) {
+	if err != nil && !isNotTaken(err) {
 		return nil, err
 	}
 	job, readErr := s.GetJob(ctx, r.JobID, err != nil)

@@ -18,10 +18,7 @@ WITH locked AS MATERIALIZED (
     RETURNING c.now, ` + movedColumns + `
 ), finished AS (
     INSERT INTO leasehold.finished_jobs (` + finishedColumns + `)
-    SELECT m.id, m.queue_id, 6, m.priority, m.run_at, m.created_at, m.now, m.bytes, m.attempts_used, m.expirations, m.lease_no,
-        m.cancel_requested_at, m.last_owner, m.leased_at, m.lease_length, m.last_until, m.beat_at, m.beats,
-        m.largest_gap, m.changed_at, m.stage, m.stage_changes, m.progress, m.end_kind, m.ended_at, m.counted, true,
-        m.follow_ups, NULL, ` + policyOfMoved + `, m.subject, m.parent_id, ''
+    SELECT m.id, m.queue_id, 6, ` + movedAsItIs + `, ''
     FROM moved m
 ), acts AS (
     INSERT INTO leasehold.operator_acts (job_id, at, act, actor, note)
@@ -100,10 +97,7 @@ WITH locked AS MATERIALIZED (
     RETURNING clock_timestamp() AS now, ` + movedColumns + `
 ), finished AS (
     INSERT INTO leasehold.finished_jobs (` + finishedColumns + `)
-    SELECT m.id, m.queue_id, $2::smallint, m.priority, m.run_at, m.created_at, m.now, m.bytes, m.attempts_used, m.expirations, m.lease_no,
-        m.cancel_requested_at, m.last_owner, m.leased_at, m.lease_length, m.last_until, m.beat_at, m.beats,
-        m.largest_gap, m.changed_at, m.stage, m.stage_changes, m.progress, m.end_kind, m.ended_at, m.counted, true,
-        m.follow_ups, NULL, ` + policyOfMoved + `, m.subject, m.parent_id, 'resolved by an operator'
+    SELECT m.id, m.queue_id, $2::smallint, ` + movedAsItIs + `, 'resolved by an operator'
     FROM moved m
 )
 SELECT l.id FROM locked l`

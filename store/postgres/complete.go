@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -196,12 +195,12 @@ func (s *Store) completeChained(ctx context.Context, items []store.Complete, res
 			return err
 		}
 		if len(rows) == 0 {
-			return errNotTaken
+			return notTakenError{}
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errNotTaken):
+	case isNotTaken(err):
 		return s.completeMissed(ctx, items, results, []int{i})
 	case isBusy(err):
 		return []int{i}, nil // the key of a follow-up job is held: try again

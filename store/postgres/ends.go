@@ -181,12 +181,12 @@ func (s *Store) endChained(ctx context.Context, call endingCall, inputs []endInp
 			return err
 		}
 		if len(rows) == 0 {
-			return errNotTaken
+			return notTakenError{}
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errNotTaken):
+	case isNotTaken(err):
 		return s.endMissed(ctx, call, inputs, results, []int{i})
 	case isBusy(err):
 		return []int{i}, nil // the key of a follow-up job is held: try again

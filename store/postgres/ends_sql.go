@@ -138,5 +138,12 @@ FROM judged g`
         lease_duration, max_runtime, stall_timeout, cancel_grace, idempotency_retention, subject, parent_id, state_reason`
 )
 
+// movedAsItIs are the finishedColumns between state and state_reason of a job m that is
+// finished without a lease being ended: its former lease stays as it is, sealed.
+const movedAsItIs = `m.priority, m.run_at, m.created_at, m.now, m.bytes, m.attempts_used, m.expirations, m.lease_no,
+        m.cancel_requested_at, m.last_owner, m.leased_at, m.lease_length, m.last_until, m.beat_at, m.beats,
+        m.largest_gap, m.changed_at, m.stage, m.stage_changes, m.progress, m.end_kind, m.ended_at, m.counted, true,
+        m.follow_ups, NULL, ` + policyOfMoved + `, m.subject, m.parent_id`
+
 const policyOfMoved = `m.max_attempts, m.max_expirations, m.backoff_initial, m.backoff_factor, m.backoff_cap, m.backoff_jitter,
         m.lease_duration, m.max_runtime, m.stall_timeout, m.cancel_grace, m.idempotency_retention`

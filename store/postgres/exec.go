@@ -129,7 +129,8 @@ func attempt[T any](ctx context.Context, u unit, row pgx.RowToFunc[T]) (out []T,
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() { release(err) }()
+	var broken error
+	defer func() { release(broken) }()
 	budget := u.lane.budget(ctx)
 	if budget <= 0 {
 		return nil, false, context.DeadlineExceeded
@@ -150,6 +151,7 @@ func attempt[T any](ctx context.Context, u unit, row pgx.RowToFunc[T]) (out []T,
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
+	broken = err
 	if err != nil {
 		return nil, true, err
 	}
@@ -258,7 +260,7 @@ func attemptTx(ctx context.Context, l *lane, run func(context.Context, pgx.Tx) e
 	return true, nil
 }
 
-// isDomain tells errors of the Store's contract, which abort a transaction on purpose.
+// isDomain tells errors that abort a transaction on purpose, most of the Store's contract.
 func isDomain(err error) bool {
 	var (
 		followUp *store.FollowUpError
@@ -269,7 +271,7 @@ func isDomain(err error) bool {
 		busy     *store.BusyError
 		invalid  *store.InvalidError
 	)
-	return errors.As(err, &followUp) || errors.As(err, &state) || errors.As(err, &job) ||
+	return isNotTaken(err) || errors.As(err, &followUp) || errors.As(err, &state) || errors.As(err, &job) ||
 		errors.As(err, &queue) || errors.As(err, &exists) || errors.As(err, &busy) || errors.As(err, &invalid)
 }
 

@@ -9,8 +9,15 @@ import (
 	"github.com/leasehold/leasehold/store"
 )
 
-// errNotTaken undoes the follow-up jobs of a call whose lease was not to be ended.
-var errNotTaken error = &store.BusyError{What: "the job"}
+// notTakenError undoes what a call did beside a lease or job that was not to be had.
+type notTakenError struct{}
+
+func (notTakenError) Error() string { return "the lease or job was not to be had" }
+
+func isNotTaken(err error) bool {
+	_, is := errors.AsType[notTakenError](err)
+	return is
+}
 
 func isBusy(err error) bool {
 	_, is := errors.AsType[*store.BusyError](err)

@@ -69,10 +69,7 @@ WITH worn AS MATERIALIZED (
     RETURNING clock_timestamp() AS now, ` + movedColumns + `
 )
 INSERT INTO leasehold.finished_jobs (` + finishedColumns + `)
-SELECT m.id, m.queue_id, 5, m.priority, m.run_at, m.created_at, m.now, m.bytes, m.attempts_used, m.expirations, m.lease_no,
-    m.cancel_requested_at, m.last_owner, m.leased_at, m.lease_length, m.last_until, m.beat_at, m.beats,
-    m.largest_gap, m.changed_at, m.stage, m.stage_changes, m.progress, m.end_kind, m.ended_at, m.counted, true,
-    m.follow_ups, NULL, ` + policyOfMoved + `, m.subject, m.parent_id, 'its lease_no is at the bound of its type'
+SELECT m.id, m.queue_id, 5, ` + movedAsItIs + `, 'its lease_no is at the bound of its type'
 FROM moved m
 RETURNING id`
 
