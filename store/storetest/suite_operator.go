@@ -206,6 +206,37 @@ var retryTests = []contractTest{
 		}
 		wantErr[*store.JobNotFoundError](e, got[1<<60].Err)
 	}},
+	{name: "R22_retry_leaves_scheduled_work_alone", run: func(e *env) {
+		q := e.queue()
+		scheduled := e.enqueue(q, func(j *store.NewJob) { j.Delay = to(720 * time.Hour) })
+		due := e.enqueue(q)
+		act := store.BulkAct{Selection: store.Selection{IDs: []store.JobID{scheduled, due}}}
+		got := e.bulk(e.s.RetryJobs(e.ctx, act))
+		errOf[*store.StateError](e, got[scheduled].Err)
+		if got[due].Err != nil || got[due].State != store.Pending {
+			e.Fatalf("a job that is due: %+v", got[due])
+		}
+		e.batches(e.s.RetryJobs, store.JobFilter{Queue: &q}, 10)
+		e.wantIn(e.wantState(scheduled, store.Pending).RunAt, 720*time.Hour, 720*time.Hour, "run_at")
+		for _, id := range []store.JobID{scheduled, due} {
+			if acts, err := e.s.OperatorActs(e.ctx, id); err != nil || len(acts) != 0 {
+				e.Fatalf("%d acts are recorded on job %d, %v", len(acts), id, err)
+			}
+		}
+	}},
+	{name: "R22_retry_revives_nothing_into_a_deleted_queue", run: func(e *env) {
+		ref := endings["failed_permanently"](e)
+		q := e.job(ref.JobID).Queue
+		if err := e.s.DeleteQueue(e.ctx, q); err != nil {
+			e.Fatalf("DeleteQueue: %v", err)
+		}
+		act := store.BulkAct{Selection: store.Selection{IDs: []store.JobID{ref.JobID}}}
+		got := e.bulk(e.s.RetryJobs(e.ctx, act))
+		if err := errOf[*store.QueueNotFoundError](e, got[ref.JobID].Err); err.Queue != q {
+			e.Fatalf("the error names queue %q", err.Queue)
+		}
+		e.wantState(ref.JobID, store.Dead)
+	}},
 	{name: "R22_retry_by_filter_dry_run_and_batches", run: func(e *env) {
 		q := e.queue()
 		var want []store.JobID
