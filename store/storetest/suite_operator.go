@@ -212,7 +212,7 @@ var retryTests = []contractTest{
 		due := e.enqueue(q)
 		act := store.BulkAct{Selection: store.Selection{IDs: []store.JobID{scheduled, due}}}
 		got := e.bulk(e.s.RetryJobs(e.ctx, act))
-		errOf[*store.StateError](e, got[scheduled].Err)
+		wantErr[*store.StateError](e, got[scheduled].Err)
 		if got[due].Err != nil || got[due].State != store.Pending {
 			e.Fatalf("a job that is due: %+v", got[due])
 		}
