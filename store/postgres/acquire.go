@@ -7,38 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasehold/leasehold/store"
 )
-
-// leaseRow is one lease as granted or replayed.
-type leaseRow struct {
-	Caller         int
-	Queue          string
-	ID             int64
-	Priority       int32
-	RunAt          time.Time
-	CreatedAt      time.Time
-	AttemptsUsed   int32
-	Expirations    int32
-	LeaseNo        int64
-	LeaseOwner     string
-	LeaseUntil     time.Time
-	Remaining      time.Duration
-	Stage          *string
-	Subject        *string
-	ParentID       *int64
-	Payload        []byte
-	IsJSON         bool
-	ContentType    string
-	Headers        map[string]string
-	Checkpoint     []byte
-	IdempotencyKey *string
-	policyRow
-}
 
 // Acquire takes leases, see store.LeaseStore. Items that ask for the same queues share a
 // statement; so do those by job id.
@@ -83,14 +56,14 @@ func acquireIdentity(a store.Acquire, i int) any {
 
 // acquireWave claims for items that ask for the same, and returns those that were locked.
 func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results []store.Acquired, wave []int) ([]int, error) {
-	u, held := claimUnit(s, items, wave)
-	rows, err := query(ctx, s, u, pgx.RowToStructByName[leaseRow])
+	rows, held, err := s.claim(ctx, items, wave)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range wave {
 		results[i] = store.Acquired{}
 	}
+	inSlotOrder(rows)
 	for i := range rows {
 		result := &results[wave[rows[i].Caller-1]]
 		result.Leases = append(result.Leases, rows[i].lease())
@@ -123,56 +96,6 @@ func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results 
 		failAll(empty, err, func(i int, err error) { results[i].Err = err })
 	}
 	return append(again, locked...), nil
-}
-
-// requestLocks are the positions whose request id this transaction held.
-type requestLocks struct{ list string }
-
-func (l *requestLocks) has(n int) bool {
-	want := itoa(n)
-	for _, held := range strings.Split(l.list, ",") {
-		if held == want {
-			return true
-		}
-	}
-	return false
-}
-
-func claimUnit(s *Store, items []store.Acquire, wave []int) (unit, *requestLocks) {
-	n := len(wave)
-	owners, lengths := make([]string, n), make([]*time.Duration, n)
-	maxJobs, maxBytes := make([]int32, n), make([]int32, n)
-	requests, digests := make([]*string, n), make([][]byte, n)
-	ids := make([]int64, n)
-	requestIDs := 0
-	for k, i := range wave {
-		a := items[i]
-		owners[k], lengths[k], requests[k], ids[k] = a.Owner, a.LeaseDuration, a.RequestID, int64(a.JobID)
-		maxJobs[k] = int32(min(max(a.MaxJobs, 1), store.MaxBatch))
-		if maxBytes[k] = int32(a.MaxBytes); a.MaxBytes <= 0 {
-			maxBytes[k] = store.DefaultAnswerBytes
-		}
-		if a.RequestID != nil {
-			requestIDs++
-			digests[k] = requestDigest(a)
-		}
-	}
-	held := &requestLocks{}
-	u := unit{lane: s.work, idempotent: requestIDs == n}
-	if requestIDs > 0 {
-		u.before = append(u.before, prepared{sql: sqlLockRequests, args: []any{requests}, into: &held.list})
-	}
-	if items[wave[0]].JobID != 0 {
-		// An expired lease is ended by section 6 first, in the same transaction: its row
-		// lock is held until the claim, so that nobody comes between.
-		u.before = append(u.before, prepared{sql: sqlEndExpiredByID, args: []any{ids}})
-		u.sql = sqlAcquireByID
-		u.args = []any{ids, owners, lengths, maxJobs, maxBytes, requests, digests}
-		return u, held
-	}
-	u.sql = sqlAcquireByQueue
-	u.args = []any{items[wave[0]].Queues, owners, lengths, maxJobs, maxBytes, requests, digests}
-	return u, held
 }
 
 // requestDigest tells whether a request id is used with the same arguments again.
@@ -240,7 +163,8 @@ type replayRow struct {
 
 func (s *Store) replayLeases(ctx context.Context, r replayRow, result *store.Acquired) error {
 	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlReplayLeases, args: []any{r.JobIDs, r.LeaseNos}, idempotent: true},
-		pgx.RowToStructByName[leaseRow])
+		scanLease)
+	inSlotOrder(rows)
 	for i := range rows {
 		result.Leases = append(result.Leases, rows[i].lease())
 	}
@@ -248,25 +172,6 @@ func (s *Store) replayLeases(ctx context.Context, r replayRow, result *store.Acq
 		result.Empty = store.NoReadyJobs
 	}
 	return err
-}
-
-func (r *leaseRow) lease() store.Lease {
-	owner, until := r.LeaseOwner, r.LeaseUntil
-	job := store.Job{
-		ID: store.JobID(r.ID), Queue: r.Queue, State: store.Processing, Subject: r.Subject, Priority: r.Priority,
-		RunAt: r.RunAt, CreatedAt: r.CreatedAt, IdempotencyKey: r.IdempotencyKey, Policy: r.policy(),
-		AttemptsUsed: r.AttemptsUsed, Expirations: r.Expirations, LeaseNo: r.LeaseNo, LeaseOwner: &owner,
-		LeaseUntil: &until, Stage: r.Stage, Headers: r.Headers,
-		Payload:    &store.Payload{Data: r.Payload, JSON: r.IsJSON, ContentType: r.ContentType},
-		Checkpoint: r.Checkpoint,
-	}
-	if r.ParentID != nil {
-		job.ParentJobID = ptr(store.JobID(*r.ParentID))
-	}
-	return store.Lease{
-		Job: job, LeaseNo: r.LeaseNo, Attempt: r.AttemptsUsed + 1, Until: r.LeaseUntil,
-		Remaining: r.Remaining, LastStage: r.Stage, Checkpoint: r.Checkpoint,
-	}
 }
 
 // explainEmpty says why items have no leases; it returns those whose job was only locked.

@@ -28,13 +28,15 @@ WITH callers AS MATERIALIZED (
     FROM (SELECT c.n, round FROM callers c, generate_series(1, c.max_jobs) AS round) s
 ), `
 
-	// By queue. Index: jobs_ready; one probe per queue and priority, which stops at the first
-	// that fills the batch. Needs no promotion of scheduled jobs. An unknown queue among those
-	// asked for takes nothing at all.
+	// By queue. Index: jobs_ready; one probe per queue and priority, from its mark ($8, $9: nine
+	// for each queue), which stops at the first that fills the batch. Needs no promotion of
+	// scheduled jobs. An unknown queue among those asked for takes nothing at all. firsts is
+	// what moves the marks: the first PENDING job of each source that jobs were picked from.
 	sqlPickByQueue = `
 source AS MATERIALIZED (
-    SELECT q.id, p.priority, q.ord
-    FROM (SELECT q.id, q.paused_at, u.ord, count(*) OVER () AS found
+    SELECT q.id, p.priority, q.ord, (q.ord - 1) * 9 + p.priority AS n,
+           ($8::timestamptz[])[(q.ord - 1) * 9 + p.priority] AS from_run_at, ($9::bigint[])[(q.ord - 1) * 9 + p.priority] AS from_id
+    FROM (SELECT q.id, q.paused_at, u.ord::int AS ord, count(*) OVER () AS found
           FROM unnest($1::text[]) WITH ORDINALITY AS u(name, ord)
           JOIN leasehold.queues q ON q.name = u.name AND q.deleted_at IS NULL) q
     CROSS JOIN generate_series(1, 9) AS p(priority)
@@ -42,23 +44,33 @@ source AS MATERIALIZED (
     ORDER BY q.ord, p.priority
 ), picked AS MATERIALIZED (
     SELECT row_number() OVER () AS slot, x.*
-    FROM (SELECT j.*
-          FROM (SELECT s.id, s.priority FROM source s ORDER BY s.ord, s.priority) s
+    FROM (SELECT ($1::text[])[s.ord] AS queue, s.n AS source, j.*
+          FROM (SELECT s.id, s.priority, s.ord, s.n, s.from_run_at, s.from_id FROM source s ORDER BY s.ord, s.priority) s
           CROSS JOIN LATERAL (
               SELECT ` + pickedColumns + `
               FROM leasehold.jobs j
               WHERE j.queue_id = s.id AND j.priority = s.priority::smallint AND j.state = 1
+                AND (j.run_at, j.id) >= (s.from_run_at, s.from_id)
                 AND j.run_at <= statement_timestamp() AND j.lease_no < 9223372036854000000
               ORDER BY j.run_at, j.id
               LIMIT (SELECT size FROM slots)
               FOR UPDATE SKIP LOCKED) j
           LIMIT (SELECT size FROM slots)) x
+), firsts AS MATERIALIZED (
+    SELECT array_agg(ARRAY[s.ord, s.priority, (extract(epoch FROM f.run_at) * 1000000)::bigint, f.id]) AS found
+    FROM source s
+    CROSS JOIN LATERAL (
+        SELECT j.run_at, j.id FROM leasehold.jobs j
+        WHERE j.queue_id = s.id AND j.priority = s.priority::smallint AND j.state = 1
+          AND (j.run_at, j.id) >= (s.from_run_at, s.from_id)
+        ORDER BY j.run_at, j.id LIMIT 1) f
+    WHERE (s.n IN (SELECT p.source FROM picked p)) IS TRUE
 ), `
 
 	// By job id: the n-th id belongs to the n-th caller. Index: jobs_pkey.
 	sqlPickByID = `
 picked AS MATERIALIZED (
-    SELECT u.n AS slot, ` + pickedColumns + `
+    SELECT u.n AS slot, q.name AS queue, ` + pickedColumns + `
     FROM unnest($1::bigint[]) WITH ORDINALITY AS u(id, n)
     JOIN leasehold.jobs j ON j.id = u.id
     JOIN leasehold.queues q ON q.id = j.queue_id
@@ -73,20 +85,21 @@ picked AS MATERIALIZED (
     j.last_owner, j.leased_at, j.lease_length, j.last_until, j.ended_at, j.end_kind, j.counted, j.beats,
     j.beat_at, j.largest_gap, j.stage, j.stage_changes, j.progress, j.follow_ups`
 
-	sqlSlotByQueue = `(SELECT caller FROM slots)[p.slot]`
-	sqlSlotByID    = `p.slot`
+	sqlSlotByQueue   = `(SELECT caller FROM slots)[p.slot]`
+	sqlSlotByID      = `p.slot`
+	sqlFirstsByQueue = `CASE WHEN t.slot = 1 THEN (SELECT found FROM firsts) END`
+	sqlFirstsByID    = `NULL::bigint[]`
 
+	// A job that was never leased has no checkpoint, and is not looked up.
 	sqlGrantHead = `
-shared AS MATERIALIZED (
-    SELECT p.*, `
-	sqlGrantTail = ` AS caller,
-           coalesce((SELECT octet_length(c.data) FROM leasehold.checkpoints c WHERE c.job_id = p.id), 0) AS checkpoint_bytes
-    FROM picked p
-), granted AS MATERIALIZED (
+granted AS MATERIALIZED (
     SELECT g.*, coalesce(($3::interval[])[g.caller], g.lease_duration, interval '60 seconds') AS length,
            d.job_id IS NOT NULL AS whole, d.payload, d.is_json, d.content_type, d.headers
     FROM (SELECT h.*, sum(h.bytes + h.checkpoint_bytes + 1024) OVER w AS running, row_number() OVER w AS nth
-          FROM shared h WINDOW w AS (PARTITION BY h.caller ORDER BY h.slot)) g
+          FROM (SELECT p.*, CASE WHEN p.lease_no > 0 THEN coalesce((SELECT octet_length(c.data) FROM leasehold.checkpoints c
+                                 WHERE c.job_id = p.id), 0) ELSE 0 END AS checkpoint_bytes, `
+	sqlGrantTail = ` AS caller FROM picked p) h
+          WINDOW w AS (PARTITION BY h.caller ORDER BY h.slot)) g
     LEFT JOIN leasehold.job_data d ON d.job_id = g.id
     WHERE g.running <= ($5::int[])[g.caller] OR g.nth = 1
 ), clock AS MATERIALIZED (
@@ -106,7 +119,7 @@ shared AS MATERIALIZED (
         end_kind = 0, ended_at = NULL, counted = false, sealed = false, follow_ups = NULL, state_reason = ''
     FROM granted g, clock c
     WHERE j.id = g.id AND g.whole
-    RETURNING g.caller, g.slot, j.id, j.queue_id, j.priority, j.run_at, j.created_at, j.attempts_used, j.expirations,
+    RETURNING g.caller, g.slot, g.queue, j.id, j.priority, j.run_at, j.created_at, j.attempts_used, j.expirations,
         j.lease_no, j.lease_owner, j.lease_until, j.lease_until - c.now AS remaining, j.stage, j.subject, j.parent_id,
         j.max_attempts, j.max_expirations, j.backoff_initial, j.backoff_factor, j.backoff_cap, j.backoff_jitter,
         j.lease_duration, j.max_runtime, j.stall_timeout, j.cancel_grace, j.idempotency_retention,
@@ -123,22 +136,21 @@ shared AS MATERIALIZED (
     ON CONFLICT (request_id) DO UPDATE SET digest = EXCLUDED.digest, job_ids = EXCLUDED.job_ids,
         lease_nos = EXCLUDED.lease_nos, created_at = EXCLUDED.created_at, replays = 0
 )
-SELECT t.caller::int AS caller, q.name AS queue, ` + leaseColumns + `
+SELECT t.caller::int AS caller, t.slot::int AS slot, ` + leaseColumns + `,
+       CASE WHEN t.lease_no > 1 THEN (SELECT k.data FROM leasehold.checkpoints k WHERE k.job_id = t.id) END AS checkpoint, `
+	sqlGrantEnd = ` AS firsts
 FROM taken t
-JOIN leasehold.queues q ON q.id = t.queue_id
-LEFT JOIN leasehold.checkpoints k ON k.job_id = t.id
-LEFT JOIN leasehold.idempotency_keys i ON i.job_id = t.id
-ORDER BY t.slot`
+LEFT JOIN leasehold.idempotency_keys i ON i.job_id = t.id`
 
-	// The columns of a leaseRow over t (job and data), k (checkpoint) and i (key).
-	leaseColumns = `t.id, t.priority, t.run_at, t.created_at, t.attempts_used, t.expirations, t.lease_no,
+	// The columns of a leaseRow over t (queue, job and data) and i (key).
+	leaseColumns = `t.queue, t.id, t.priority, t.run_at, t.created_at, t.attempts_used, t.expirations, t.lease_no,
     t.lease_owner, t.lease_until, t.remaining, t.stage, t.subject, t.parent_id,
     t.max_attempts, t.max_expirations, t.backoff_initial, t.backoff_factor, t.backoff_cap, t.backoff_jitter,
     t.lease_duration, t.max_runtime, t.stall_timeout, t.cancel_grace, t.idempotency_retention,
-    t.payload, t.is_json, t.content_type, t.headers, k.data AS checkpoint, i.key AS idempotency_key`
+    t.payload, t.is_json, t.content_type, t.headers, i.key AS idempotency_key`
 
-	sqlAcquireByQueue = sqlCallers + sqlPickByQueue + sqlGrantHead + sqlSlotByQueue + sqlGrantTail
-	sqlAcquireByID    = sqlCallers + sqlPickByID + sqlGrantHead + sqlSlotByID + sqlGrantTail
+	sqlAcquireByQueue = sqlCallers + sqlPickByQueue + sqlGrantHead + sqlSlotByQueue + sqlGrantTail + sqlFirstsByQueue + sqlGrantEnd
+	sqlAcquireByID    = sqlCallers + sqlPickByID + sqlGrantHead + sqlSlotByID + sqlGrantTail + sqlFirstsByID + sqlGrantEnd
 )
 
 // sqlLockRequests takes the advisory lock of each request id that is free, ahead of the
@@ -164,20 +176,20 @@ RETURNING r.request_id, r.digest, r.job_ids, r.lease_nos`
 // sqlReplayLeases reads the leases that a replay answers, those still live.
 // Index: jobs_pkey.
 const sqlReplayLeases = `
-SELECT 1 AS caller, q.name AS queue, ` + leaseColumns + `
+SELECT 1 AS caller, t.slot::int AS slot, ` + leaseColumns + `, k.data AS checkpoint, NULL::bigint[] AS firsts
 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS u(id, lease_no, n)
 JOIN LATERAL (
-    SELECT j.id, j.queue_id, j.priority, j.run_at, j.created_at, j.attempts_used, j.expirations,
+    SELECT u.n AS slot, q.name AS queue, j.id, j.priority, j.run_at, j.created_at, j.attempts_used, j.expirations,
         j.lease_no, j.lease_owner, j.lease_until, j.lease_until - statement_timestamp() AS remaining, j.stage, j.subject,
         j.parent_id, j.max_attempts, j.max_expirations, j.backoff_initial, j.backoff_factor, j.backoff_cap,
         j.backoff_jitter, j.lease_duration, j.max_runtime, j.stall_timeout, j.cancel_grace, j.idempotency_retention,
         d.payload, d.is_json, d.content_type, d.headers
-    FROM leasehold.jobs j JOIN leasehold.job_data d ON d.job_id = j.id
+    FROM leasehold.jobs j
+    JOIN leasehold.job_data d ON d.job_id = j.id
+    JOIN leasehold.queues q ON q.id = j.queue_id
     WHERE j.id = u.id AND j.lease_no = u.lease_no AND j.lease_until > statement_timestamp()) t ON true
-JOIN leasehold.queues q ON q.id = t.queue_id
 LEFT JOIN leasehold.checkpoints k ON k.job_id = t.id
-LEFT JOIN leasehold.idempotency_keys i ON i.job_id = t.id
-ORDER BY u.n`
+LEFT JOIN leasehold.idempotency_keys i ON i.job_id = t.id`
 
 // sqlExplainQueues says of each queue whether it exists and is paused.
 const sqlExplainQueues = `

@@ -3,14 +3,16 @@ package postgres
 // sqlComplete ends leases and moves their jobs to finished_jobs with the last lease's facts.
 // Accepted are the job's latest lease while it is live, and one that was ended by time or as
 // undelivered, while nobody else has begun and no operator has acted (R17). Locking and
-// matching as in sqlEnd. Indexes: jobs_pkey, checkpoints_pkey.
+// matching as in sqlEnd. A checkpoint came with a beat of this lease or with a former lease:
+// most jobs have neither, and are not looked up. Indexes: jobs_pkey, checkpoints_pkey.
 const sqlComplete = `
 WITH input AS MATERIALIZED (
     SELECT i.ord, i.job_id, i.lease_no, i.result, i.is_json, i.content_type, i.digest, i.follow_ups::bigint[] AS follow_ups
     FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::boolean[], $5::text[], $6::bytea[], $7::text[])
          WITH ORDINALITY AS i(job_id, lease_no, result, is_json, content_type, digest, follow_ups, ord)
 ), locked AS MATERIALIZED (
-    SELECT i.ord, i.result, i.is_json, i.content_type, i.digest, i.follow_ups, j.id, j.state, j.end_kind, j.sealed
+    SELECT i.ord, i.result, i.is_json, i.content_type, i.digest, i.follow_ups, j.id, j.state, j.end_kind, j.sealed,
+           j.lease_no > 1 OR j.beats > 0 AS may_have_checkpoint
     FROM input i
     JOIN leasehold.jobs j ON j.id = i.job_id AND j.lease_no = i.lease_no
     ORDER BY j.id
@@ -36,7 +38,7 @@ WITH input AS MATERIALIZED (
     INSERT INTO leasehold.job_results (job_id, result, is_json, content_type)
     SELECT a.id, a.result, a.is_json, a.content_type FROM accepted a WHERE a.result IS NOT NULL
 ), resumed AS (
-    DELETE FROM leasehold.checkpoints c USING accepted a WHERE c.job_id = a.id
+    DELETE FROM leasehold.checkpoints c USING accepted a WHERE c.job_id = a.id AND a.may_have_checkpoint
 )
 SELECT a.ord::int AS ord, a.state <> 2 AS late FROM accepted a`
 

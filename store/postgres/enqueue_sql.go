@@ -7,7 +7,8 @@ package postgres
 // commit, and where it is locked only its own jobs are put off; an idempotency key is taken only under its advisory lock, so that nobody ever
 // waits for a stranger's uncommitted key (R32); a key that was committed after this
 // statement's snapshot loses by ON CONFLICT and is looked at again by a new statement (R31).
-// A run_at in the past counts as now, by the database's clock (R48); the minute beyond five
+// A run_at in the past counts as now, by the database's clock, which is read when the
+// transaction has its xid: no mark is beyond it then (R48, see marks). The minute beyond five
 // years is for callers whose clock is ahead.
 //
 // Indexes: queues_name, idempotency_keys_pkey, the primary keys of jobs and finished_jobs.
@@ -18,11 +19,13 @@ WITH queue AS MATERIALIZED (
     FROM leasehold.queues q
     WHERE q.name = ANY ($1::text[]) AND q.deleted_at IS NULL
     FOR KEY SHARE SKIP LOCKED
+), clock AS MATERIALIZED (
+    SELECT CASE WHEN pg_current_xact_id() IS NOT NULL THEN clock_timestamp() END AS now
 ), input AS MATERIALIZED (
     SELECT i.ord, i.queue, q.id AS queue_id, i.payload, i.is_json, i.content_type, i.headers, i.subject,
            coalesce(i.priority, 5)::smallint AS priority,
-           CASE WHEN i.delay IS NOT NULL THEN statement_timestamp() + i.delay
-                ELSE greatest(coalesce(i.run_at, statement_timestamp()), statement_timestamp()) END AS run_at,
+           CASE WHEN i.delay IS NOT NULL THEN c.now + i.delay
+                ELSE greatest(coalesce(i.run_at, c.now), c.now) END AS run_at,
            i.key, i.digest, i.parent_id,
            coalesce(i.max_attempts, q.max_attempts) AS max_attempts,
            coalesce(i.max_expirations, q.max_expirations) AS max_expirations,
@@ -46,6 +49,7 @@ WITH queue AS MATERIALIZED (
                 run_at, delay, key, digest, parent_id,
                 max_attempts, max_expirations, backoff_initial, backoff_factor, backoff_cap, backoff_jitter,
                 lease_duration, max_runtime, stall_timeout, cancel_grace, idempotency_retention, ord)
+    CROSS JOIN clock c
     LEFT JOIN queue q ON q.name = i.queue
 ), looked AS MATERIALIZED (
     SELECT i.*, k.job_id AS old_id, k.digest = i.digest AS same,

@@ -19,7 +19,8 @@ const (
 	sqlTouchJobs = `UPDATE leasehold.jobs SET beats = beats WHERE false`
 
 	// The row is locked before the clock is read: computed in the SET list, the time would be
-	// that of before the wait (measured).
+	// that of before the wait (measured). What it returns moves the horizon of the marks: when
+	// it began it had no xid yet.
 	sqlStamp = `
 WITH held AS MATERIALIZED (
     SELECT s.singleton, s.stamped_at FROM leasehold.service s FOR UPDATE
@@ -29,7 +30,9 @@ WITH held AS MATERIALIZED (
 UPDATE leasehold.service s SET
     writable_since = CASE WHEN c.now - h.stamped_at > interval '5 seconds' THEN c.now ELSE s.writable_since END,
     stamped_at = greatest(h.stamped_at, c.now)
-FROM held h, clock c WHERE s.singleton = h.singleton`
+FROM held h, clock c WHERE s.singleton = h.singleton
+RETURNING statement_timestamp() AS began, pg_current_xact_id()::text::bigint AS xid,
+          pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin`
 
 	// Candidates of a sweep, without locks: a page of leased rows by id, whatever their queue.
 	// A stall is only a candidate where the queue ends stalled leases. A page has all its rows,
@@ -117,16 +120,18 @@ DELETE FROM leasehold.acquire_requests r USING old o WHERE r.request_id = o.requ
 	sqlAwaitPartitions = `SELECT pg_advisory_xact_lock(7310868735420870001)`
 	sqlDropPartition   = `SELECT leasehold.drop_partitions(clock_timestamp() - $1::interval, $2::text[])`
 
-	// One probe per queue and priority of jobs_ready for the first job, and one for the next due.
+	// One probe per queue and priority of jobs_ready, from its mark ($2, $3), for the first job
+	// and so for the next due.
 	sqlReadyQueues = `
 SELECT u.name AS queue, q.paused_at IS NOT NULL AS paused, coalesce(min(f.run_at) <= statement_timestamp(), false) AS ready,
        CASE WHEN min(f.run_at) IS NOT NULL THEN greatest(min(f.run_at) - statement_timestamp(), interval '0') END AS next
-FROM unnest($1::text[]) AS u(name)
+FROM unnest($1::text[]) WITH ORDINALITY AS u(name, ord)
 JOIN leasehold.queues q ON q.name = u.name AND q.deleted_at IS NULL
 CROSS JOIN generate_series(1, 9) AS p(priority)
 LEFT JOIN LATERAL (
     SELECT j.run_at FROM leasehold.jobs j
     WHERE j.queue_id = q.id AND j.priority = p.priority::smallint AND j.state = 1
+      AND (j.run_at, j.id) >= (($2::timestamptz[])[(u.ord::int - 1) * 9 + p.priority], ($3::bigint[])[(u.ord::int - 1) * 9 + p.priority])
     ORDER BY j.run_at, j.id LIMIT 1) f ON true
 GROUP BY u.name, q.paused_at`
 
@@ -151,9 +156,18 @@ func (s *Store) TokenKey(ctx context.Context) ([]byte, error) {
 	return keys[0], nil
 }
 
-// StampWritable records that a heartbeat could have been written just now (R35).
+// StampWritable records that a heartbeat could have been written just now (R35), and moves
+// the horizon of the marks (R48).
 func (s *Store) StampWritable(ctx context.Context) error {
-	_, err := query(ctx, s, unit{lane: s.ends, before: []prepared{{sql: sqlTouchJobs}}, sql: sqlStamp, idempotent: true}, pgx.RowTo[int])
+	type stampRow struct {
+		Began     time.Time
+		XID, Xmin int64
+	}
+	rows, err := query(ctx, s, unit{lane: s.ends, before: []prepared{{sql: sqlTouchJobs}}, sql: sqlStamp, idempotent: true},
+		pgx.RowToStructByName[stampRow])
+	for _, r := range rows {
+		s.marks.observe(r.Began, r.XID, r.Xmin)
+	}
 	return err
 }
 
@@ -259,15 +273,33 @@ func (s *Store) onePage(ctx context.Context, sql string, cursor *atomic.Int64) (
 	return rows[0].Done, nil
 }
 
-// ForgetExpired deletes keys and request ids whose time is over: one page of keys, going
-// round, and up to 1,000 requests.
+// ForgetExpired deletes keys and request ids whose time is over: those of some pages of keys,
+// and up to 1,000 requests.
 func (s *Store) ForgetExpired(ctx context.Context) (int, error) {
-	keys, err := s.onePage(ctx, sqlForgetKeys, &s.forgetAfter)
+	keys, err := s.forgetKeys(ctx)
 	if err != nil {
 		return 0, err
 	}
 	requests, err := query(ctx, s, unit{lane: s.work, sql: sqlForgetRequests, idempotent: true}, pgx.RowTo[int])
 	return keys + len(requests), err
+}
+
+// barrenPages is how many pages without a key that is over are passed in one call.
+const barrenPages = 20
+
+// forgetKeys deletes keys at the head, where the oldest jobs are and most keys are over, or
+// else in the next pages of a walk over all. A caller takes none for the end: without the
+// head, the walk would be among the millions that live, and few pages a call, for weeks.
+func (s *Store) forgetKeys(ctx context.Context) (int, error) {
+	var head atomic.Int64
+	done, err := s.onePage(ctx, sqlForgetKeys, &head)
+	for page := 0; page < barrenPages && done == 0 && err == nil; page++ {
+		done, err = s.onePage(ctx, sqlForgetKeys, &s.forgetAfter)
+		if s.forgetAfter.Load() == 0 {
+			break // come round
+		}
+	}
+	return done, err
 }
 
 // EnsurePartitions makes the partitions that are ahead complete.
@@ -318,7 +350,12 @@ func (s *Store) ReadyQueues(ctx context.Context, queues []string) ([]store.Queue
 		Paused, Ready bool
 		Next          *time.Duration
 	}
-	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlReadyQueues, args: []any{queues}, idempotent: true}, pgx.RowToStructByName[readyRow])
+	v := s.marks.view(queues, false)
+	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlReadyQueues, args: []any{queues, v.runAt, v.ids}, idempotent: true},
+		pgx.RowToStructByName[readyRow])
+	if v.fromStart {
+		s.marks.scannedFromStart(v)
+	}
 	out := make([]store.QueueReadiness, len(rows))
 	for i, r := range rows {
 		out[i] = store.QueueReadiness{Queue: r.Queue, Ready: r.Ready && !r.Paused, Paused: r.Paused}

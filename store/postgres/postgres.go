@@ -56,7 +56,7 @@ const (
 )
 
 // Store is the Store over one PostgreSQL database. It keeps no state that correctness
-// needs. Safe for concurrent use.
+// needs: what it remembers are places to begin a scan at. Safe for concurrent use.
 type Store struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
@@ -64,6 +64,7 @@ type Store struct {
 	// on few connections, so that operators' reads never take the last one.
 	ends, work, reads *lane
 	direct            *pgx.ConnConfig
+	marks             *marks
 	// Where the next pages of idempotency keys and of live jobs to look at start.
 	forgetAfter, setAsideAfter atomic.Int64
 }
@@ -116,7 +117,7 @@ func newStore(pool *pgxpool.Pool, direct *pgx.ConnConfig, cfg Config) *Store {
 	ends := max(1, (size-reads)/2)
 	work := size - reads - ends
 	return &Store{
-		pool: pool, log: cfg.Logger, direct: direct,
+		pool: pool, log: cfg.Logger, direct: direct, marks: newMarks(),
 		ends:  newLane(pool, ends, 5*time.Second, time.Second),
 		work:  newLane(pool, work, 5*time.Second, time.Second),
 		reads: newLane(pool, reads, 10*time.Second, time.Second),
