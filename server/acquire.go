@@ -160,9 +160,11 @@ func (l *leaseService) AcquireLease(ctx context.Context, req *pb.AcquireLeaseReq
 // the answer and lose every lease in it: then those texts go first, and after them the last
 // leases, which the caller of leasesOut gives back.
 func (s *Server) leasesOut(got store.Acquired) *pb.AcquireLeaseResponse {
-	resp := &pb.AcquireLeaseResponse{EmptyReason: pb.EmptyReason(got.Empty)}
+	n := len(got.Leases)
+	resp := &pb.AcquireLeaseResponse{EmptyReason: pb.EmptyReason(got.Empty), Leases: make([]*pb.Lease, n)}
+	messages := newArena(n)
 	for i := range got.Leases {
-		resp.Leases = append(resp.Leases, s.leaseOut(&got.Leases[i]))
+		resp.Leases[i] = s.leaseOut(messages, &got.Leases[i])
 	}
 	if proto.Size(resp) <= maxAnswerBytes {
 		return resp

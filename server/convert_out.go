@@ -24,11 +24,14 @@ func durationOut(d *time.Duration) *durationpb.Duration {
 	return durationpb.New(*d)
 }
 
-func payloadOut(p *store.Payload) *pb.Payload {
+func payloadOut(p *store.Payload) *pb.Payload { return new(arena).payload(p) }
+
+func (a *arena) payload(p *store.Payload) *pb.Payload {
 	if p == nil {
 		return nil
 	}
-	out := &pb.Payload{ContentType: p.ContentType}
+	out := take(&a.payloads)
+	out.ContentType = p.ContentType
 	switch {
 	case p.JSON:
 		out.Content = &pb.Payload_Json{Json: string(p.Data)}
@@ -45,61 +48,62 @@ func jobErrorOut(e *store.JobError) *pb.JobError {
 	return &pb.JobError{Code: e.Code, Message: e.Message, Details: e.Details}
 }
 
-// jobOut converts a job. What only the FULL view has is dropped from others here, whatever
-// the store gave.
-func jobOut(j *store.Job, full bool) *pb.Job {
-	out := &pb.Job{
-		JobId:             formatID(j.ID),
-		Queue:             j.Queue,
-		State:             pb.JobState(j.State),
-		Subject:           j.Subject,
-		Priority:          j.Priority,
-		RunAt:             timestamppb.New(j.RunAt),
-		CreatedAt:         timestamppb.New(j.CreatedAt),
-		IdempotencyKey:    j.IdempotencyKey,
-		Policy:            policyOut(inForce(j.Policy)),
-		AttemptsUsed:      j.AttemptsUsed,
-		Expirations:       j.Expirations,
-		LeaseNo:           j.LeaseNo,
-		LeaseOwner:        j.LeaseOwner,
-		LeaseUntil:        timeOut(j.LeaseUntil),
-		Stage:             j.Stage,
-		Progress:          j.Progress,
-		CancelRequestedAt: timeOut(j.CancelRequestedAt),
-		FinishedAt:        timeOut(j.FinishedAt),
-		CompletedLate:     j.CompletedLate,
-		LastError:         jobErrorOut(j.LastError),
-		StateReason:       j.StateReason,
-	}
+func jobOut(j *store.Job, full bool) *pb.Job { return new(arena).job(j, full) }
+
+// job converts a job. What only the FULL view has is dropped from others here, whatever the
+// store gave.
+func (a *arena) job(j *store.Job, full bool) *pb.Job {
+	out := take(&a.jobs)
+	out.JobId = formatID(j.ID)
+	out.Queue = j.Queue
+	out.State = pb.JobState(j.State)
+	out.Subject = j.Subject
+	out.Priority = j.Priority
+	out.RunAt = a.time(j.RunAt)
+	out.CreatedAt = a.time(j.CreatedAt)
+	out.IdempotencyKey = j.IdempotencyKey
+	out.Policy = a.policyInForce(j.Policy)
+	out.AttemptsUsed = j.AttemptsUsed
+	out.Expirations = j.Expirations
+	out.LeaseNo = j.LeaseNo
+	out.LeaseOwner = j.LeaseOwner
+	out.LeaseUntil = a.timeOrNil(j.LeaseUntil)
+	out.Stage = j.Stage
+	out.Progress = j.Progress
+	out.CancelRequestedAt = a.timeOrNil(j.CancelRequestedAt)
+	out.FinishedAt = a.timeOrNil(j.FinishedAt)
+	out.CompletedLate = j.CompletedLate
+	out.LastError = jobErrorOut(j.LastError)
+	out.StateReason = j.StateReason
 	if j.ParentJobID != nil {
 		id := formatID(*j.ParentJobID)
 		out.ParentJobId = &id
 	}
 	if full {
-		out.Payload = payloadOut(j.Payload)
+		out.Payload = a.payload(j.Payload)
 		out.Headers = j.Headers
-		out.Result = payloadOut(j.Result)
+		out.Result = a.payload(j.Result)
 		out.Checkpoint = j.Checkpoint
 	}
 	return out
 }
 
 // leaseOut converts a granted lease.
-func (s *Server) leaseOut(l *store.Lease) *pb.Lease {
-	job := jobOut(&l.Job, true)
+func (s *Server) leaseOut(a *arena, l *store.Lease) *pb.Lease {
+	job := a.job(&l.Job, true)
 	job.Checkpoint = nil // it is in last_checkpoint; twice would break the answer's bound
-	return &pb.Lease{
-		Job:             job,
-		LeaseToken:      s.tokens.Seal(l.Ref()),
-		LeaseNo:         l.LeaseNo,
-		Attempt:         l.Attempt,
-		MaxAttempts:     job.GetPolicy().GetMaxAttempts(),
-		LeaseUntil:      timestamppb.New(l.Until),
-		Remaining:       durationpb.New(l.Remaining),
-		NextHeartbeatIn: durationpb.New(l.Remaining / 3),
-		LastStage:       l.LastStage,
-		LastCheckpoint:  l.Checkpoint,
-	}
+	out := take(&a.leases)
+	out.Job = job
+	out.LeaseToken = s.tokens.Seal(l.Ref())
+	out.LeaseNo = l.LeaseNo
+	out.Attempt = l.Attempt
+	out.MaxAttempts = job.GetPolicy().GetMaxAttempts()
+	out.LeaseUntil = a.time(l.Until)
+	out.Remaining = a.duration(l.Remaining)
+	out.NextHeartbeatIn = a.duration(l.Remaining / 3)
+	out.LastStage = l.LastStage
+	out.LastCheckpoint = l.Checkpoint
+	return out
 }
 
 func leaseRecordOut(r *store.LeaseRecord) *pb.LeaseRecord {
@@ -149,9 +153,18 @@ func (s *Server) heartbeatOut(b store.Beaten) (*pb.HeartbeatResponse, error) {
 	}, nil
 }
 
+// Most items of most batches are answered with nothing to say: they share one message each.
+var (
+	plainCompletion = &pb.CompleteResponse{}
+	plainCompleted  = &pb.BatchCompleteResult{Result: &pb.BatchCompleteResult_Ok{Ok: plainCompletion}}
+)
+
 func completeOut(c store.Completion) (*pb.CompleteResponse, error) {
-	if c.Err != nil {
+	switch {
+	case c.Err != nil:
 		return nil, c.Err
+	case !c.AlreadyApplied && !c.Late && len(c.FollowUps) == 0:
+		return plainCompletion, nil
 	}
 	return &pb.CompleteResponse{
 		AlreadyApplied: c.AlreadyApplied, Late: c.Late, ThenEnqueueJobIds: formatIDs(c.FollowUps),

@@ -71,6 +71,11 @@ func TestR38_EarlySweepsAreOnceASecondAndForgetNoQueue(t *testing.T) {
 	run(0, "c", "b")
 	now = now.Add(1)
 	run(1, "a")
+	e.running = true // and so slow that the next would come before its rest is over
+	e.last = now.Add(-time.Second)
+	e.finish()
+	now = now.Add(earlySweepShare*time.Second - 1)
+	run(0, "d")
 	if want := [][]string{{"a"}, {"a", "b", "c"}}; !slices.EqualFunc(swept, want, slices.Equal) {
 		t.Errorf("swept %v, want %v", swept, want)
 	}
@@ -120,16 +125,17 @@ func TestEarlySweepFails(t *testing.T) {
 
 func TestEarlySweepOfTooManyQueuesTakesAll(t *testing.T) {
 	e := newEarlySweep(nil, newWaiters(), quiet(), nil)
-	e.running = true
+	e.running, e.last = true, time.Now()
 	for i := range 2 * maxSweepQueues {
 		e.begin([]string{time.Duration(i).String()})
 	}
 	e.finish()
+	e.next = time.Time{}
 	if names, turn := e.begin(nil); !turn || len(names) != 0 {
 		t.Errorf("%d names, turn %v", len(names), turn)
 	}
 	e.finish()
-	e.last = time.Time{}
+	e.next = time.Time{}
 	if names, _ := e.begin([]string{"a"}); !slices.Equal(names, []string{"a"}) {
 		t.Errorf("remembered %v", names)
 	}

@@ -76,11 +76,14 @@ func (l *leaseService) BatchComplete(ctx context.Context, req *pb.BatchCompleteR
 	if err != nil {
 		return nil, err
 	}
-	resp := &pb.BatchCompleteResponse{}
+	resp := &pb.BatchCompleteResponse{Results: make([]*pb.BatchCompleteResult, 0, len(outcomes))}
 	for _, o := range outcomes {
-		r := &pb.BatchCompleteResult{Result: &pb.BatchCompleteResult_Ok{Ok: o.ok}}
-		if o.err != nil {
-			r.Result = &pb.BatchCompleteResult_Error{Error: asItemError(ctx, o.err)}
+		r := plainCompleted
+		switch {
+		case o.err != nil:
+			r = &pb.BatchCompleteResult{Result: &pb.BatchCompleteResult_Error{Error: asItemError(ctx, o.err)}}
+		case o.ok != plainCompletion:
+			r = &pb.BatchCompleteResult{Result: &pb.BatchCompleteResult_Ok{Ok: o.ok}}
 		}
 		resp.Results = append(resp.Results, r)
 	}

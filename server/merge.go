@@ -36,13 +36,23 @@ type merger[I, O any] struct {
 	abandoned func([]I, []O)
 	// inFlight bounds the batches that run at a time, maxWaiting the calls that wait.
 	inFlight, maxWaiting int
+	// linger is how long a small batch may wait for more. 0: the first call runs at once.
+	linger time.Duration
 
 	mu      sync.Mutex
 	waiting []*mergeCall[I, O]
+	items   int // of the calls that wait
 	running int
+	armed   bool // a timer will look after the calls that wait
 }
 
 const (
+	// worthwhile is how many items make a statement of their own beside one that runs: what a
+	// statement costs whatever is in it is a small part then (measured, see docs/performance.md).
+	worthwhile = 100
+	// besidePatience is how long fewer wait for the statement that runs, which on its way to
+	// them may be a slow one.
+	besidePatience = 3 * time.Millisecond
 	// mergedItems and mergedBytes bound one batch.
 	mergedItems = store.MaxBatch
 	mergedBytes = 8 << 20
@@ -72,14 +82,9 @@ func (m *merger[I, O]) do(ctx context.Context, items []I) ([]O, error) {
 		return nil, &OverloadedError{Lane: m.name, Waiting: m.maxWaiting}
 	}
 	m.waiting = append(m.waiting, c)
-	start := m.running < m.inFlight
-	if start {
-		m.running++
-	}
+	m.items += len(items)
+	m.schedule()
 	m.mu.Unlock()
-	if start {
-		go m.work()
-	}
 	if err := m.wait(c); err != nil {
 		return nil, err
 	}
@@ -87,6 +92,38 @@ func (m *merger[I, O]) do(ctx context.Context, items []I) ([]O, error) {
 		return nil, c.err
 	}
 	return c.results, m.alone(ctx, c)
+}
+
+// schedule sees to it that the calls that wait are run: now, where nothing runs or a batch is
+// worth it, or else when the one that runs is done or its patience is over. Many small
+// batches side by side would only make each other slower. The caller holds the lock.
+func (m *merger[I, O]) schedule() {
+	if len(m.waiting) == 0 || m.running >= m.inFlight {
+		return
+	}
+	patience := besidePatience
+	if m.running == 0 {
+		patience = m.linger
+	}
+	switch {
+	case m.items >= worthwhile || patience == 0:
+		m.running++
+		go m.work()
+	case !m.armed:
+		m.armed = true
+		time.AfterFunc(patience, m.patienceOver)
+	}
+}
+
+// patienceOver runs what waits, however little.
+func (m *merger[I, O]) patienceOver() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.armed = false
+	if len(m.waiting) > 0 && m.running < m.inFlight {
+		m.running++
+		go m.work()
+	}
 }
 
 // wait waits for the answer of a call. A caller that goes while its call still waits for a
@@ -121,10 +158,11 @@ func (m *merger[I, O]) withdraw(c *mergeCall[I, O]) bool {
 		return false
 	}
 	m.waiting = slices.Delete(m.waiting, i, i+1)
+	m.items -= len(c.items)
 	return true
 }
 
-// work runs batches until nobody waits.
+// work runs batches until nobody waits, or too few for one that lingers.
 func (m *merger[I, O]) work() {
 	for {
 		batch := m.take()
@@ -132,7 +170,22 @@ func (m *merger[I, O]) work() {
 			return
 		}
 		m.flush(batch)
+		if m.linger > 0 && m.rest() {
+			return
+		}
 	}
+}
+
+// rest gives up the place of the worker where what waits is to linger.
+func (m *merger[I, O]) rest() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.items >= worthwhile {
+		return false
+	}
+	m.running--
+	m.schedule()
+	return true
 }
 
 // take removes the calls of the next batch from those that wait, in their order; none, and
@@ -156,9 +209,15 @@ func (m *merger[I, O]) take() []*mergeCall[I, O] {
 			rest = append(rest, c)
 		}
 	}
-	m.waiting = rest
-	if len(batch) == 0 {
+	m.waiting, m.items = rest, 0
+	for _, c := range rest {
+		m.items += len(c.items)
+	}
+	switch {
+	case len(batch) == 0:
 		m.running--
+	default:
+		m.schedule() // what did not fit may be worth a statement beside this one
 	}
 	return batch
 }

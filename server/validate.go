@@ -36,8 +36,7 @@ func (e *invalidRequestError) Error() string {
 
 // validator checks messages against the rules that the proto declares. The rules of every
 // request are compiled when the first server of the process is made: a heartbeat then costs
-// about 0.5 µs and no allocation, an acquire 4 µs, where the first compilation costs
-// milliseconds.
+// about 0.5 µs and no allocation, where the first compilation costs milliseconds.
 type validator struct {
 	rules protovalidate.Validator
 	times map[protoreflect.FullName]*timePlan
@@ -82,6 +81,9 @@ func (v *validator) knows(m proto.Message) bool {
 // check returns an *invalidRequestError where m breaks a rule. Items of a batch are not
 // looked into: each is checked by itself, so that one never voids the others (R3).
 func (v *validator) check(m proto.Message) error {
+	if acquire, ok := m.(*pb.AcquireLeaseRequest); ok && plainAcquire(acquire) {
+		return nil
+	}
 	refl := m.ProtoReflect()
 	if plan := v.times[refl.Descriptor().FullName()]; plan != nil {
 		var found []violation

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,33 +53,85 @@ func (s *Store) enqueueWave(ctx context.Context, items []store.NewJob, results [
 			plain = append(plain, i)
 		}
 	}
-	var again []int
-	for _, part := range []struct {
-		items      []int
-		idempotent bool
-	}{{plain, false}, {keyed, true}} {
-		if len(part.items) == 0 {
+	again, err := s.enqueuePlain(ctx, items, results, plain)
+	if err != nil && len(keyed) == 0 {
+		return nil, err
+	}
+	if err != nil {
+		failPart(results, plain, err)
+	}
+	locked, err := s.enqueueKeyed(ctx, items, results, keyed)
+	if err != nil && len(plain) == 0 {
+		return nil, err
+	}
+	if err != nil {
+		failPart(results, keyed, err)
+	}
+	return append(again, locked...), nil
+}
+
+func (s *Store) enqueuePlain(ctx context.Context, items []store.NewJob, results []store.Enqueued, part []int) (again []int, err error) {
+	if len(part) == 0 {
+		return nil, nil
+	}
+	return s.enqueueStatement(ctx, items, results, part, unit{lane: s.work})
+}
+
+const (
+	// keyPatience bounds the wait for one key that somebody has inserted or locked with SQL of
+	// their own, past the locks of keys: PostgreSQL knows no way to skip it.
+	keyPatience = 50 * time.Millisecond
+	// splitPatience bounds the search for such keys in one statement.
+	splitPatience = 500 * time.Millisecond
+)
+
+// enqueueKeyed stores items with keys. Where a statement meets a key that it would have to
+// wait for, it is halved until that one is alone, so that the others are stored without it.
+// Where everything is locked, as under a lock of the table, that is the call's own error.
+func (s *Store) enqueueKeyed(ctx context.Context, items []store.NewJob, results []store.Enqueued, part []int) (again []int, err error) {
+	end := time.Now().Add(splitPatience)
+	decided := 0
+	for parts := [][]int{part}; len(parts) > 0; {
+		part, parts = parts[0], parts[1:]
+		if len(part) == 0 {
 			continue
 		}
-		jobs := make([]store.NewJob, len(part.items))
-		for n, i := range part.items {
-			jobs[n] = items[i]
+		left, failed := s.enqueueStatement(ctx, items, results, part, unit{lane: s.work, idempotent: true, lock: keyPatience})
+		_, locked := errors.AsType[*store.BusyError](failed)
+		switch {
+		case failed == nil:
+			again, decided = append(again, left...), decided+len(part)
+		case locked && len(part) == 1, locked && time.Now().After(end):
+			again, err = append(again, part...), failed
+		case locked:
+			parts, err = append(parts, part[:len(part)/2], part[len(part)/2:]), failed
+		case decided == 0 && len(parts) == 0:
+			return nil, failed
+		default:
+			failPart(results, part, failed)
 		}
-		rows, err := query(ctx, s, unit{
-			lane: s.work, sql: sqlEnqueue, args: enqueueArgs(jobs, nil), idempotent: part.idempotent,
-		}, pgx.RowToStructByName[enqueueRow])
-		if err != nil && len(part.items) == len(wave) {
-			return nil, err
-		}
-		if err != nil {
-			failPart(results, part.items, err)
-			continue
-		}
-		for _, row := range rows {
-			i := part.items[row.Ord-1]
-			if !settleEnqueue(items[i], row, &results[i]) {
-				again = append(again, i)
-			}
+	}
+	if decided == 0 && len(again) > 1 {
+		return nil, err
+	}
+	return again, nil
+}
+
+// enqueueStatement runs one statement and returns the items that were locked.
+func (s *Store) enqueueStatement(ctx context.Context, items []store.NewJob, results []store.Enqueued, part []int, u unit) (again []int, err error) {
+	jobs := make([]store.NewJob, len(part))
+	for n, i := range part {
+		jobs[n] = items[i]
+	}
+	u.sql, u.args = sqlEnqueue, enqueueArgs(jobs, nil)
+	rows, err := query(ctx, s, u, pgx.RowToStructByName[enqueueRow])
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		i := part[row.Ord-1]
+		if !settleEnqueue(items[i], row, &results[i]) {
+			again = append(again, i)
 		}
 	}
 	return again, nil

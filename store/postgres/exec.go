@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -43,9 +44,12 @@ const (
 // made while a table was empty must not scan it when it is full, and a batch whose size the
 // planner overrates must not hash all of jobs. So no statement joins two batches with each
 // other; `IN (SELECT …) IS TRUE` keeps a look-up in one a hashed subplan. The timeouts are local,
-// because behind a transaction-mode pooler a session belongs to nobody.
+// because behind a transaction-mode pooler a session belongs to nobody. The third ends the
+// transaction of a replica that froze or vanished in the middle of one: its locks would stay
+// for as long as TCP takes the peer for alive, which is for ever where only a process stopped.
 const sqlSettings = `
 SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
+       set_config('idle_in_transaction_session_timeout', '5s', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_mergejoin', 'off', true), set_config('enable_hashjoin', 'off', true),
        set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)`
@@ -60,6 +64,8 @@ type unit struct {
 	args   []any
 	// idempotent: repeating it after an unknown outcome cannot do harm.
 	idempotent bool
+	// lock bounds the wait for one lock. Default: that of the lane.
+	lock time.Duration
 }
 
 type prepared struct {
@@ -141,7 +147,7 @@ func attempt[T any](ctx context.Context, u unit, row pgx.RowToFunc[T]) (out []T,
 	defer cancel()
 
 	batch := &pgx.Batch{}
-	batch.Queue(sqlSettings, millis(budget), millis(min(budget, u.lane.lock)))
+	batch.Queue(sqlSettings, millis(budget), millis(min(budget, cmp.Or(u.lock, u.lane.lock))))
 	for _, p := range u.before {
 		batch.Queue(p.sql, p.args...)
 	}
