@@ -65,6 +65,7 @@ func (c BackgroundConfig) Validate() error {
 //	partitions  every 10 s       makes partitions ahead of the next job id (R44)
 //	forget      each minute      deletes keys and request ids whose time is over
 //	retention   each hour        drops partitions that are old enough
+//	snapshots   every 15 s       measures who keeps dead rows from being removed (R48)
 //	readiness   each second      asks whether this replica should get calls
 //	waking      always           see RunWaking
 //
@@ -91,6 +92,10 @@ func NewBackground(s *Server, ready *Readiness, cfg BackgroundConfig) (*Backgrou
 	if err != nil {
 		return nil, err
 	}
+	snapshots, err := newSnapshotWatch(s.store, cfg)
+	if err != nil {
+		return nil, err
+	}
 	check, err := newReadinessCheck(s, ready, cfg)
 	if err != nil {
 		return nil, err
@@ -99,7 +104,7 @@ func NewBackground(s *Server, ready *Readiness, cfg BackgroundConfig) (*Backgrou
 		Name: "readiness", Interval: readinessInterval, Timeout: readinessTimeout, Logger: cfg.Log, Metrics: metrics,
 	})
 	b := &Background{server: s, loops: []*loop.Loop{checks}}
-	for _, job := range append(upkeepJobs(s.store, cfg), stampJob(s.store), w.job()) {
+	for _, job := range append(upkeepJobs(s.store, cfg), stampJob(s.store), w.job(), snapshots.job()) {
 		job.cfg.Logger, job.cfg.Metrics = cfg.Log, metrics
 		job.cfg.OnPass = func(p loop.Pass) {
 			// A replica that has just started should not lose a second before it is looked at.

@@ -170,3 +170,26 @@ type Health struct {
 	StampAge        time.Duration // age of the last stamp
 	SweepAge        time.Duration // since the last finished sweep of any replica
 }
+
+// The kinds of HeldSnapshot.Holder.
+const (
+	HolderSession  = "session"  // a transaction of a client
+	HolderPrepared = "prepared" // a prepared transaction that nobody commits
+	HolderSlot     = "slot"     // a replication slot
+	HolderStandby  = "standby"  // a standby with hot_standby_feedback
+)
+
+// Holders are all kinds of HeldSnapshot.Holder.
+var Holders = []string{HolderSession, HolderPrepared, HolderSlot, HolderStandby}
+
+// HeldSnapshot is who keeps the database from removing dead rows: they stay in tables and
+// indexes, and every scan passes them.
+type HeldSnapshot struct {
+	Holder string
+	// Name is for people: a process number with user and application, a slot, a gid.
+	Name string
+	// Transactions is how many have begun since that one.
+	Transactions int64
+	// For is how long its transaction has been open; 0 for a slot, whose time nobody keeps.
+	For time.Duration
+}

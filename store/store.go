@@ -133,6 +133,9 @@ type Maintenance interface {
 	// Listen calls onHint for each hint of another replica until the context ends or the
 	// connection is lost, and onReady once it listens. It returns the cause.
 	Listen(ctx context.Context, onReady func(), onHint func(queues []string)) error
+	// HeldSnapshots tells who holds back the removal of dead rows the furthest, one of each
+	// kind that there is.
+	HeldSnapshots(ctx context.Context) ([]HeldSnapshot, error)
 	// Health reads what readiness needs.
 	Health(ctx context.Context) (Health, error)
 }

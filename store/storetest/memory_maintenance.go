@@ -225,6 +225,9 @@ func (m *Memory) Listen(ctx context.Context, onReady func(), onHint func(queues 
 	}
 }
 
+// HeldSnapshots tells of nobody: there is nothing to remove.
+func (m *Memory) HeldSnapshots(context.Context) ([]store.HeldSnapshot, error) { return nil, nil }
+
 // Health reads what readiness needs.
 func (m *Memory) Health(ctx context.Context) (store.Health, error) {
 	d := m.db
