@@ -40,6 +40,11 @@ run: postgres ## run the service with a private PostgreSQL: gRPC on 127.0.0.1:70
 demo: postgres ## prove on payments that a killed worker's job is done all the same, once
 	$(GO) run ./examples/demo $(ARGS)
 
+.PHONY: bench
+bench: postgres ## measure the service against the limits of this machine (about an hour; ARGS=--quick: 3 minutes)
+	@mkdir -p bin && $(GO) build -o bin/leasehold ./cmd/leasehold
+	@bin/leasehold bench $(ARGS)
+
 .PHONY: build
 build: ## build the binary into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
@@ -56,6 +61,14 @@ test-full: postgres race-note $(GRPCURL) ## test, and the tests that need protoc
 .PHONY: test-large
 test-large: postgres ## measure buffers per job on tables with millions of rows (minutes)
 	$(GO) test -timeout 60m -tags large -run '^TestLarge' -v $(ARGS) ./store/postgres/...
+
+# A failure is repeated by the seed that it printed: make chaos CHAOS_SEED=… CHAOS_DURATION=…
+CHAOS_DURATION ?= 10m
+CHAOS_SEED ?=
+
+.PHONY: chaos
+chaos: postgres ## torment replicas, workers and PostgreSQL for CHAOS_DURATION and judge the histories
+	$(GO) run ./internal/chaos -duration $(CHAOS_DURATION) -seed "$(CHAOS_SEED)" $(ARGS)
 
 .PHONY: lint
 lint: check-format check-vet check-proto check-generate $(GOLANGCI_LINT) ## check format, vet, golangci-lint, protos, and that gen/ is up to date

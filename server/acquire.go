@@ -54,7 +54,7 @@ func (p *longPoll) acquire(ctx context.Context, item store.Acquire, wait time.Du
 			got.Empty = p.waiters.pauseOf(item.Queues, got.Empty)
 			return got, nil
 		} else if err == nil {
-			got, err = p.again(ctx, item, begin, g, end)
+			got, err = p.again(ctx, item, begin, g, end, got.Empty)
 		}
 	}
 	return got, err
@@ -85,7 +85,7 @@ func (p *longPoll) first(ctx context.Context, item store.Acquire, begin func()) 
 // again claims for a waiter that was woken, and passes the wake on as far as the claim left
 // it unused. An error of the item is the caller's own, the next waiter may fare better; an
 // error of the store would only meet that one, too.
-func (p *longPoll) again(ctx context.Context, item store.Acquire, begin func(), g *grant, end time.Time) (store.Acquired, error) {
+func (p *longPoll) again(ctx context.Context, item store.Acquire, begin func(), g *grant, end time.Time, before store.EmptyReason) (store.Acquired, error) {
 	inTime, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	got, err := p.claims.claim(inTime, p.draining, item, begin)
@@ -95,7 +95,7 @@ func (p *longPoll) again(ctx context.Context, item store.Acquire, begin func(), 
 	case errors.Is(err, context.DeadlineExceeded) && !isOutage(err) && ctx.Err() == nil:
 		// Its claim did not begin before the poll was over, which is an empty answer.
 		p.wakes.handOn(g)
-		return store.Acquired{Empty: store.NoReadyJobs}, nil
+		return store.Acquired{Empty: before}, nil
 	case !isOutage(err):
 		p.wakes.handOn(g)
 	}

@@ -64,6 +64,9 @@ func (op operation[Req, Item, Result, Answer]) batch(ctx context.Context, v *val
 	for k, r := range results {
 		o := &outcomes[places[k]]
 		o.ok, o.err = op.out(r)
+		if errors.Is(o.err, context.DeadlineExceeded) || errors.Is(o.err, context.Canceled) {
+			o.err = &store.OutcomeUnknownError{Cause: o.err}
+		}
 	}
 	return outcomes, nil
 }

@@ -50,10 +50,14 @@ func (c *claims) claim(ctx context.Context, closed <-chan struct{}, item store.A
 // ends it, its deadline does a little later.
 func beyondCaller(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := time.Now().Add(claimTimeout)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Add(claimGrace).Before(limit) {
-		limit = deadline.Add(claimGrace)
-	}
 	begun := context.WithValue(context.WithoutCancel(ctx), callerKey{}, ctx)
+	if deadline, ok := ctx.Deadline(); ok {
+		// A claim that waits for a lock has not begun: the caller hears of the lock in time.
+		begun = store.PatientUntil(begun, deadline)
+		if deadline.Add(claimGrace).Before(limit) {
+			limit = deadline.Add(claimGrace)
+		}
+	}
 	return context.WithDeadline(begun, limit)
 }
 

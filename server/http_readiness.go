@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -101,8 +102,11 @@ func (r *Readiness) observe(h store.Health, err error) (reasons []string) {
 	switch away, is := errors.AsType[*store.UnavailableError](err); {
 	case is:
 		r.waiting, r.problems = "", []string{describeAway(away)}
+	case errors.Is(err, context.DeadlineExceeded):
+		// Frozen, or behind a network that swallows all, or slow for a moment.
+		r.waiting, r.failure = "", "the database does not answer"
 	case err != nil:
-		// Busy, or slow: the last reading counts for a while.
+		// Busy: the last reading counts for a while.
 		r.waiting, r.failure = "", err.Error()
 	default:
 		r.waiting, r.problems, r.read = "", r.judge(h), r.now()

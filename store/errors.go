@@ -112,8 +112,8 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return e.What + " is locked by another transaction" }
 
-// UnavailableError says that there is no writable database. Nothing was done. Cause is for the log
-// only.
+// UnavailableError says that there is no writable database. Nothing was done, unless the call is
+// idempotent: then a try may have taken effect before the database went. Cause is for the log only.
 type UnavailableError struct{ Cause error }
 
 func (e *UnavailableError) Error() string { return "the database is not available" }

@@ -1,6 +1,9 @@
 package store
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 type impatientKey struct{}
 
@@ -13,3 +16,20 @@ func Impatient(ctx context.Context) context.Context {
 
 // IsImpatient tells whether ctx came from Impatient.
 func IsImpatient(ctx context.Context) bool { return ctx.Value(impatientKey{}) != nil }
+
+type patientUntilKey struct{}
+
+// PatientUntil is a context under which a Store answers BusyError by that time for what it
+// finds locked, though the context itself goes on. For calls that outlive their caller: what
+// has begun is not cut off, and the caller still hears what it was that did not come to be.
+func PatientUntil(ctx context.Context, at time.Time) context.Context {
+	return context.WithValue(ctx, patientUntilKey{}, at)
+}
+
+// PatienceEnds is the time of PatientUntil, or else the deadline of ctx.
+func PatienceEnds(ctx context.Context) (at time.Time, ok bool) {
+	if at, ok := ctx.Value(patientUntilKey{}).(time.Time); ok {
+		return at, true
+	}
+	return ctx.Deadline()
+}

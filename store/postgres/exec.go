@@ -29,7 +29,7 @@ func newLane(pool *pgxpool.Pool, slots int, statement, lock time.Duration) *lane
 }
 
 const (
-	// deadlineMargin is left of the caller's time for the way back.
+	// deadlineMargin is the least that is left of the caller's time for the way back.
 	deadlineMargin = 20 * time.Millisecond
 	// networkMargin is granted beyond the server's own timeout before the connection is
 	// taken for dead: only a black hole gets that far.
@@ -217,7 +217,8 @@ var errNoConnection = errors.New("no connection became free in time")
 func (l *lane) budget(ctx context.Context) time.Duration {
 	budget := l.statement
 	if deadline, ok := ctx.Deadline(); ok {
-		budget = min(budget, time.Until(deadline)-deadlineMargin)
+		left := time.Until(deadline)
+		budget = min(budget, left-answerReserve(left))
 	}
 	if budget < time.Millisecond && budget > -deadlineMargin {
 		budget = time.Millisecond // 0 would mean no timeout

@@ -45,9 +45,12 @@ func (h *harness) tries(t *testing.T) int {
 	return one[int](t, h, `SELECT last_value::int FROM public.tries`)
 }
 
-// chained is a call of several statements in a transaction. It meets locks that its
-// statements cannot skip, and so looks again where it finds one.
-const chained = "Complete with follow-up"
+// Calls that meet locks which their statements cannot skip, and so look again where they
+// find one.
+const (
+	chained = "Complete with follow-up" // several statements in a transaction
+	keyed   = "Enqueue with a key"      // waits for whoever inserts the same key
+)
 
 // writes are calls whose statement writes one row of jobs, one for each way to the database.
 func (h *harness) writes(t *testing.T) map[string]func(context.Context) error {
@@ -59,7 +62,7 @@ func (h *harness) writes(t *testing.T) map[string]func(context.Context) error {
 			out, err := h.store.Enqueue(ctx, []store.NewJob{{Queue: "q"}})
 			return firstError(err, func() error { return out[0].Err })
 		},
-		"Enqueue with a key": func(ctx context.Context) error {
+		keyed: func(ctx context.Context) error {
 			out, err := h.store.Enqueue(ctx, []store.NewJob{{Queue: "q", IdempotencyKey: &key}})
 			return firstError(err, func() error { return out[0].Err })
 		},
@@ -75,7 +78,7 @@ func (h *harness) writes(t *testing.T) map[string]func(context.Context) error {
 			out, err := h.store.Complete(ctx, completesOf(refs[1]))
 			return firstError(err, func() error { return out[0].Err })
 		},
-		chained: func(ctx context.Context) error { // a transaction of several statements
+		chained: func(ctx context.Context) error {
 			out, err := h.store.Complete(ctx, []store.Complete{{Lease: refs[2], ThenEnqueue: []store.NewJob{{Queue: "q"}}}})
 			return firstError(err, func() error { return out[0].Err })
 		},
@@ -122,7 +125,7 @@ func TestR34ServerErrorsAreToldApartByTheirCode(t *testing.T) {
 	} {
 		h.inject(t, "00000", 0, "")
 		for name, write := range h.writes(t) {
-			looksAgain := name == chained && (c.state == "55P03" || c.state == "57014")
+			looksAgain := (name == chained || name == keyed) && (c.state == "55P03" || c.state == "57014")
 			// What is repeated takes its time until it gives up: one call for each of the
 			// two ways to run statements is enough.
 			if !c.retried || name == "Enqueue" || name == chained {
@@ -159,7 +162,7 @@ func (h *harness) wantTraces(t *testing.T, state string, retried, looksAgain boo
 	case retried:
 		want = "1 2 1 5" // all took effect: two enqueued, two completed with one follow-up
 	case looksAgain:
-		want = "1 1 0 4" // one completed with its follow-up
+		want = "1 1 1 5" // one enqueued with its key, one completed with its follow-up
 	}
 	if got := one[string](t, h, sqlTraces); got != want {
 		t.Errorf("%s: follow-up jobs, finished jobs, keys and jobs are %s, want %s", state, got, want)

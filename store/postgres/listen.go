@@ -24,7 +24,7 @@ const (
 // never says a word.
 const (
 	pingInterval = 15 * time.Second
-	pingTimeout  = 5 * time.Second
+	tripTimeout  = 5 * time.Second
 )
 
 // Hint tells other replicas that queues may have ready jobs.
@@ -58,8 +58,9 @@ func (s *Store) Listen(ctx context.Context, onReady func(), onHint func(queues [
 		defer cancel()
 		_ = conn.Close(closing) // nothing is pending on it
 	}()
-	if _, err := conn.Exec(ctx, sqlListen); err != nil {
-		return &store.UnavailableError{Cause: err}
+	listen := func(ctx context.Context) error { _, err := conn.Exec(ctx, sqlListen); return err }
+	if err := soon(ctx, listen); err != nil {
+		return err
 	}
 	onReady()
 	for {
@@ -74,17 +75,18 @@ func (s *Store) Listen(ctx context.Context, onReady func(), onHint func(queues [
 		case conn.IsClosed():
 			return &store.UnavailableError{Cause: err}
 		default:
-			if err := ping(ctx, conn); err != nil {
+			if err := soon(ctx, conn.Ping); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func ping(ctx context.Context, conn *pgx.Conn) error {
-	limited, cancel := context.WithTimeout(ctx, pingTimeout)
+// soon makes a round trip that must not take long: a half-open connection never answers.
+func soon(ctx context.Context, trip func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, tripTimeout)
 	defer cancel()
-	if err := conn.Ping(limited); err != nil {
+	if err := trip(limited); err != nil {
 		return &store.UnavailableError{Cause: err}
 	}
 	return nil

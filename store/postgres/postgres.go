@@ -139,6 +139,8 @@ func tunePool(pc *pgxpool.Config, cfg Config) {
 		setDefault(pc.ConnConfig.RuntimeParams, "statement_timeout", "10s")
 	}
 	setDefault(pc.ConnConfig.RuntimeParams, "application_name", "leasehold")
+	// In a zone with summer time a day may have 23 hours, and a key would not live for its week.
+	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	if cfg.DirectURL != "" && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		// Poolers before PgBouncer 1.21 lose named prepared statements between transactions.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -49,8 +50,8 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 		items = rest
 	}
 	end := time.Now().Add(patience)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Add(-5*deadlineMargin).Before(end) {
-		end = deadline.Add(-5 * deadlineMargin)
+	if deadline, ok := store.PatienceEnds(ctx); ok {
+		end = earlier(end, deadline.Add(-answerReserve(time.Until(deadline))))
 	}
 	for wait := 2 * time.Millisecond; len(locked) > 0 && time.Now().Before(end); wait = min(2*wait, 200*time.Millisecond) {
 		if !sleep(ctx, min(jittered(wait), max(0, time.Until(end)))) {
@@ -58,13 +59,29 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 		}
 		wave, rest := splitWave(locked, identity)
 		again, err := do(ctx, wave)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			again = wave // out of time they stay what they were: locked
+		case err != nil:
 			failAll(wave, err, fail)
 		}
 		locked = slices.Concat(again, rest)
 	}
 	failAll(locked, nil, fail)
 	return nil
+}
+
+// answerReserve is what is kept of a caller's time for the way back, also on machines that
+// are busy: one that is told at its very deadline is told nothing.
+func answerReserve(left time.Duration) time.Duration {
+	return min(max(left/5, deadlineMargin), 500*time.Millisecond)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // failAll gives items their error; nil says that they stayed locked.

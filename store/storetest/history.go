@@ -20,6 +20,9 @@ type Call struct {
 	// Unknown tells that no answer came, or one that leaves open what happened: the call
 	// may have taken effect at any time after Start, or never.
 	Unknown bool
+	// RequestID is that of an AcquireLease, which makes it repeatable: of several that were
+	// answered with one lease, or not at all, any may have taken it. Empty: none.
+	RequestID string
 	// Bare tells that the witness of the call saw less than the caller of a Store does, as
 	// one behind gRPC, which has no facts in its errors: only what it saw is compared.
 	Bare bool

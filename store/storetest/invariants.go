@@ -35,12 +35,16 @@ func (v Violation) String() string { return fmt.Sprintf("%s: job %d: %s", v.Inva
 type Checked struct {
 	// Settled tells that no worker lives and every lease has had the time to be swept.
 	Settled bool
+	// Repeats tells that what answers may have tried a repeatable call more than once, see
+	// Recorder: then beats and late calls on record may be more than were answered, and the
+	// record of a late call, which is no part of its answer, may be missing.
+	Repeats bool
 }
 
 // CheckInvariants judges a complete history of calls against the tables as they stand
 // after it.
 func CheckInvariants(h History, t Tables, cfg Checked) []Violation {
-	c := &checker{history: h, tables: t}
+	c := &checker{history: h, tables: t, cfg: cfg}
 	c.checkEnqueues()
 	c.checkRefusals()
 	for id, row := range t {
@@ -51,7 +55,7 @@ func CheckInvariants(h History, t Tables, cfg Checked) []Violation {
 		j.checkRefused()
 		j.checkEnds()
 		j.checkCounters()
-		j.checkShape(cfg.Settled)
+		j.checkShape()
 	}
 	for _, call := range h {
 		if _, ok := t[call.Job]; !ok && call.Job != 0 && answeredOK(call) {
@@ -62,6 +66,7 @@ func CheckInvariants(h History, t Tables, cfg Checked) []Violation {
 }
 
 type checker struct {
+	cfg     Checked
 	history History
 	tables  Tables
 	found   []Violation
@@ -77,7 +82,7 @@ func answeredOK(c Call) bool { return !c.Unknown && c.Outcome.Err == nil }
 // checkEnqueues is I3: every OK has its row, one key has one job, and every row has a call
 // that may have made it.
 func (c *checker) checkEnqueues() {
-	known, possible := map[store.JobID]int{}, map[string]int{}
+	known, stored, possible := map[store.JobID]int{}, map[store.JobID]int{}, map[string]int{}
 	owners := map[queueKey]store.JobID{}
 	for _, call := range c.history {
 		switch r := call.Request.(type) {
@@ -90,6 +95,9 @@ func (c *checker) checkEnqueues() {
 				continue
 			}
 			if !call.Outcome.Passed {
+				known[call.Job]++
+				stored[call.Job]++
+			} else if c.cfg.Repeats { // the try before stored it
 				known[call.Job]++
 			}
 			c.checkOwner(owners, r, call.Job)
@@ -105,6 +113,9 @@ func (c *checker) checkEnqueues() {
 		}
 	}
 	for id, row := range c.tables {
+		if stored[id] > 1 {
+			c.report("I3", id, "%d calls were told that they had stored it", stored[id])
+		}
 		if known[id] > 0 || row.Job.ParentJobID != nil {
 			continue
 		}
@@ -235,6 +246,11 @@ func (j *jobChecker) checkLeases() {
 // checkPromises is I1 for what holders were told: unless its holder ended it, a lease is
 // not taken away before the time that was promised last.
 func (j *jobChecker) checkPromises() {
+	for _, c := range j.grants() {
+		if r, ok := j.record(c.Outcome.LeaseNo); ok && r.End == store.EndUndelivered && !maybe[model.Undeliver](j.calls) {
+			j.report("I1", j.id, "lease %d was answered to client %d, and taken back as undelivered", r.LeaseNo, c.Client)
+		}
+	}
 	for _, c := range j.calls {
 		if !answeredOK(c) || c.Outcome.Until.IsZero() {
 			continue

@@ -91,10 +91,32 @@ func (j *jobChecker) operatedBetween(from, to Call) bool {
 	return false
 }
 
-// tally counts the calls of one lease.
-type tally struct{ ok, unknown int64 }
+// maxTries is how often a service tries a call at most.
+const maxTries = 4
 
-func (t tally) holds(n int64) bool { return n >= t.ok && n <= t.ok+t.unknown }
+// tally counts the calls of one lease that are on record, may be, and are not: those of the
+// last kind only where a try before the last may have done what the last did not.
+type tally struct{ yes, maybe, no int64 }
+
+func (t tally) holds(n int64, repeats bool) bool {
+	if repeats {
+		return n >= t.yes && n <= maxTries*(t.yes+t.maybe+t.no)
+	}
+	return n >= t.yes && n <= t.yes+t.maybe
+}
+
+// add counts a call.
+func (t tally) add(c Call, onRecord bool) tally {
+	switch {
+	case c.Unknown:
+		t.maybe++
+	case onRecord:
+		t.yes++
+	default:
+		t.no++
+	}
+	return t
+}
 
 // checkRefused is I4 as far as the rows show it: heartbeats that were refused are not
 // counted, late calls are, each once, and results and follow-ups are those accepted.
@@ -105,34 +127,25 @@ func (j *jobChecker) checkRefused() {
 		if no == 0 {
 			continue
 		}
-		_, beat := c.Request.(model.Heartbeat)
-		superseded := isErr[*store.SupersededError](c.Outcome.Err)
-		b, l := beats[no], late[no]
-		switch {
-		case c.Unknown:
-			l.unknown++
-			if beat {
-				b.unknown++
-			}
-		case superseded:
-			l.ok++
-		case beat && c.Outcome.Err == nil:
-			b.ok++
+		if _, beat := c.Request.(model.Heartbeat); beat {
+			beats[no] = beats[no].add(c, c.Outcome.Err == nil)
 		}
-		beats[no], late[no] = b, l
+		late[no] = late[no].add(c, isErr[*store.SupersededError](c.Outcome.Err))
 	}
 	for _, r := range j.row.Leases {
-		if !beats[r.LeaseNo].holds(r.Beats) {
-			j.report("I4", j.id, "lease %d has %d beats on record; answered OK %d, unknown %d",
-				r.LeaseNo, r.Beats, beats[r.LeaseNo].ok, beats[r.LeaseNo].unknown)
+		if b := beats[r.LeaseNo]; !b.holds(r.Beats, j.cfg.Repeats) {
+			j.report("I4", j.id, "lease %d has %d beats on record; answered OK %d, unknown %d", r.LeaseNo, r.Beats, b.yes, b.maybe)
 		}
 		n := int64(0)
 		if r.LateCalls != nil {
 			n = r.LateCalls.Count
 		}
-		if !late[r.LeaseNo].holds(n) {
-			j.report("I4", j.id, "lease %d has %d late calls on record; refused %d, unknown %d",
-				r.LeaseNo, n, late[r.LeaseNo].ok, late[r.LeaseNo].unknown)
+		l := late[r.LeaseNo]
+		if j.cfg.Repeats {
+			l.yes, l.maybe = 0, l.maybe+l.yes
+		}
+		if !l.holds(n, j.cfg.Repeats) {
+			j.report("I4", j.id, "lease %d has %d late calls on record; refused %d, unknown %d", r.LeaseNo, n, l.yes, l.maybe)
 		}
 	}
 	j.checkResult()
@@ -249,7 +262,7 @@ func (j *jobChecker) checkCounters() {
 }
 
 // checkShape is I6 and I7.
-func (j *jobChecker) checkShape(settled bool) {
+func (j *jobChecker) checkShape() {
 	job := j.row.Job
 	leased := job.State == store.Processing
 	open := len(j.row.Leases) > 0 && j.row.Leases[len(j.row.Leases)-1].End == store.EndNone
@@ -260,7 +273,7 @@ func (j *jobChecker) checkShape(settled bool) {
 	if (job.FinishedAt != nil) != job.State.Terminal() {
 		j.report("I6", j.id, "it is %s with finished_at %v", job.State, job.FinishedAt)
 	}
-	if settled && leased {
+	if j.cfg.Settled && leased {
 		j.report("I7", j.id, "it is still leased by %v", *job.LeaseOwner)
 	}
 }

@@ -15,6 +15,11 @@ import (
 // Recorder writes down the calls that go through the Stores that it wraps. It is safe for
 // concurrent use.
 type Recorder struct {
+	// Repeats tells that what answers may have tried a repeatable call more than once, as a
+	// service does whose connection to the database breaks (R34). Then a refusal that says
+	// that nothing was done speaks of the last try only.
+	Repeats bool
+
 	mu    sync.Mutex
 	calls History
 	now   func() time.Time
@@ -62,17 +67,36 @@ type client struct {
 	n int
 }
 
-// nothingDone tells that an error of a whole call says that no item took effect.
+// nothingDone tells that an error says that its call, or item, took no effect.
 func nothingDone(err error) bool {
-	var busy *store.BusyError
-	var unavailable *store.UnavailableError
-	return errors.As(err, &busy) || errors.As(err, &unavailable)
+	return isErr[*store.BusyError](err) || isErr[*store.UnavailableError](err)
 }
 
-// unknown tells that an error leaves open whether the item took effect.
+// unknown tells that an error leaves open whether its call, or item, took effect.
 func unknown(err error) bool {
-	var u *store.OutcomeUnknownError
-	return errors.As(err, &u) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return isErr[*store.OutcomeUnknownError](err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// repeatable tells that a service may try a call again whose outcome it does not know.
+func (c Call) repeatable() bool {
+	switch r := c.Request.(type) {
+	case model.Enqueue:
+		return r.Job.IdempotencyKey != nil
+	case model.Acquire:
+		return c.RequestID != ""
+	}
+	return true
+}
+
+// add writes down a call whose item was answered as in its outcome, or that failed as a
+// whole.
+func (r *Recorder) add(c Call, failed error) {
+	repeats := r.Repeats && c.repeatable()
+	if nothingDone(failed) && !repeats {
+		return
+	}
+	c.Unknown = failed != nil || unknown(c.Outcome.Err) || repeats && nothingDone(c.Outcome.Err)
+	r.Add(c)
 }
 
 // record makes a call and writes down each item of it. item gives the i-th item's job,
@@ -81,15 +105,9 @@ func (c *client) record(n int, call func() error, item func(i int, ok bool) (sto
 	start := c.r.now()
 	err := call()
 	end := c.r.now()
-	if err != nil && nothingDone(err) {
-		return err
-	}
 	for i := range n {
 		id, request, o := item(i, err == nil)
-		c.r.Add(Call{
-			Client: c.n, Start: start, End: end, Job: id, Request: request, Outcome: o,
-			Unknown: err != nil || unknown(o.Err),
-		})
+		c.r.add(Call{Client: c.n, Start: start, End: end, Job: id, Request: request, Outcome: o}, err)
 	}
 	return err
 }
@@ -113,20 +131,19 @@ func (c *client) Acquire(ctx context.Context, items []store.Acquire) (out []stor
 	start := c.r.now()
 	out, err = c.Store.Acquire(ctx, items)
 	end := c.r.now()
-	if err != nil && nothingDone(err) {
-		return out, err
-	}
 	for i, a := range items {
 		request := model.Acquire{Owner: a.Owner, Duration: a.LeaseDuration, ByID: a.JobID != 0}
-		call := Call{Client: c.n, Start: start, End: end, Job: a.JobID, Request: request, Unknown: err != nil}
+		call := Call{Client: c.n, Start: start, End: end, Job: a.JobID, Request: request}
+		if a.RequestID != nil {
+			call.RequestID = *a.RequestID
+		}
 		if err != nil {
-			c.r.Add(call)
+			c.r.add(call, err)
 			continue
 		}
-		call.Unknown = unknown(out[i].Err)
 		call.Outcome = model.Outcome{Err: out[i].Err, Empty: out[i].Empty}
 		if len(out[i].Leases) == 0 {
-			c.r.Add(call)
+			c.r.add(call, nil)
 		}
 		for _, l := range out[i].Leases {
 			call.Job = l.Job.ID
@@ -134,7 +151,7 @@ func (c *client) Acquire(ctx context.Context, items []store.Acquire) (out []stor
 				LeaseNo: l.LeaseNo, Attempt: l.Attempt, Until: l.Until, Remaining: l.Remaining,
 				LastStage: l.LastStage, Checkpoint: l.Checkpoint, State: store.Processing,
 			}
-			c.r.Add(call)
+			c.r.add(call, nil)
 		}
 	}
 	return out, err
@@ -233,13 +250,13 @@ func (c *client) ResolveJob(ctx context.Context, r store.Resolution) (out *store
 func (c *client) recordOne(id store.JobID, request model.Call, call func() (model.Outcome, error)) error {
 	start := c.r.now()
 	o, err := call()
-	if nothingDone(err) {
+	seen := Call{Client: c.n, Start: start, End: c.r.now(), Job: id, Request: request, Outcome: o}
+	if nothingDone(err) || unknown(err) {
+		c.r.add(seen, err)
 		return err
 	}
-	o.Err = err
-	c.r.Add(Call{
-		Client: c.n, Start: start, End: c.r.now(), Job: id, Request: request, Outcome: o, Unknown: unknown(err),
-	})
+	seen.Outcome.Err = err
+	c.r.add(seen, nil)
 	return err
 }
 
@@ -259,22 +276,22 @@ func (c *client) bulk(ctx context.Context, act store.BulkAct, request model.Call
 	start := c.r.now()
 	out, err := call(ctx, act)
 	end := c.r.now()
-	if act.DryRun || err != nil && nothingDone(err) {
+	if act.DryRun {
 		return out, err
 	}
-	base := Call{Client: c.n, Start: start, End: end, Request: request, Unknown: err != nil}
+	base := Call{Client: c.n, Start: start, End: end, Request: request}
 	if err != nil {
 		for _, id := range act.Selection.IDs {
 			base.Job = id
-			c.r.Add(base)
+			c.r.add(base, err)
 		}
 		return out, err
 	}
 	for _, i := range out.Items {
-		base.Job, base.Unknown = i.JobID, unknown(i.Err)
+		base.Job = i.JobID
 		base.Outcome = model.Outcome{Err: i.Err, State: i.State}
 		base.Outcome.Requested = base.Request == (model.Cancel{}) && i.State == store.Processing
-		c.r.Add(base)
+		c.r.add(base, nil)
 	}
 	return out, err
 }

@@ -75,7 +75,9 @@ const (
 	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 40
 	// RESOURCE_EXHAUSTED, with RetryInfo. This identity is over its rate.
 	ErrorReason_ERROR_REASON_RATE_LIMITED ErrorReason = 41
-	// UNAVAILABLE, with RetryInfo. No writable database; nothing was done.
+	// UNAVAILABLE, with RetryInfo. No writable database. Nothing was done, but for a call that
+	// may be repeated as it is (with an idempotency key, a request id or a lease token): that
+	// one may have taken effect before the database went. Repeat it.
 	ErrorReason_ERROR_REASON_DATABASE_UNAVAILABLE ErrorReason = 50
 	// UNAVAILABLE, with RetryInfo. This replica is shutting down: use another.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 51
