@@ -218,3 +218,36 @@ func TestR44AnOldJobIsSettledWithoutItsPartitionOfResults(t *testing.T) {
 		t.Errorf("it is %v", job.State)
 	}
 }
+
+// TestR44RetentionLooksAgainBehindItsLocks: a RetryJobs of a DEAD job commits between the look
+// for what is in use and the drop; its payload must still be there.
+func TestR44RetentionLooksAgainBehindItsLocks(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	_, dead := h.oldJobs(t, 40*day, nil)
+	tx, err := h.SQL.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }() // it has ended
+	for _, sql := range []string{
+		`SELECT octet_length(payload) FROM leasehold.job_data WHERE job_id = $1`,
+		`DELETE FROM leasehold.finished_jobs WHERE id = $1`,
+		`INSERT INTO leasehold.jobs (id, queue_id, run_at) SELECT $1, min(q.id), now() FROM leasehold.queues q`,
+	} {
+		if _, err := tx.Exec(t.Context(), sql, int64(dead)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retained := make(chan error, 1)
+	month := 30 * day
+	go func() { retained <- h.store.ApplyRetention(t.Context(), nil, &month) }()
+	h.awaitSomebodyBlocked(t, int(tx.Conn().PgConn().PID()))
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-retained; err != nil {
+		t.Fatal(err)
+	}
+	h.wantPartitions(t, "while a job in it lives", "0", allTables)
+}

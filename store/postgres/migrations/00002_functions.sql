@@ -76,6 +76,21 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
+-- partition_in_use tells whether anything in the partition from `lo` on must be kept: a live
+-- job, an end at or after `cutoff`, and where facts are dropped a living idempotency key.
+-- +goose StatementBegin
+CREATE FUNCTION leasehold.partition_in_use(lo bigint, cutoff timestamptz, tables text[]) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+    SELECT EXISTS (SELECT FROM leasehold.jobs j WHERE j.id >= lo AND j.id < lo + leasehold.partition_width())
+        OR EXISTS (SELECT FROM leasehold.finished_jobs f
+                   WHERE f.id >= lo AND f.id < lo + leasehold.partition_width() AND f.finished_at >= cutoff)
+        OR ('finished_jobs' = ANY (tables) AND EXISTS (
+               SELECT FROM leasehold.idempotency_keys k JOIN leasehold.finished_jobs f ON f.id = k.job_id
+               WHERE k.job_id >= lo AND k.job_id < lo + leasehold.partition_width()
+                 AND f.finished_at + coalesce(f.idempotency_retention, interval '7 days') > clock_timestamp()))
+$$;
+-- +goose StatementEnd
+
 -- drop_partitions removes the oldest partition of the tables given that is wholly behind the
 -- next job id, whose newest end lies before `cutoff`, in which no live job lies and which no
 -- living idempotency key needs; and returns its lower bound, or NULL where there is none.
@@ -85,7 +100,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 DECLARE
     width bigint := leasehold.partition_width();
     lo    bigint;
-    busy  boolean;
     tbl   text;
 BEGIN
     IF cutoff IS NULL OR cutoff > clock_timestamp() - interval '1 day' + interval '1 minute'
@@ -101,16 +115,15 @@ BEGIN
               <= (SELECT last_value FROM leasehold.job_id_seq)
         ORDER BY 1
     LOOP
-        IF EXISTS (SELECT FROM leasehold.jobs j WHERE j.id >= lo AND j.id < lo + width)
-           OR EXISTS (SELECT FROM leasehold.finished_jobs f
-                      WHERE f.id >= lo AND f.id < lo + width AND f.finished_at >= cutoff)
-           OR ('finished_jobs' = ANY (tables) AND EXISTS (
-                  SELECT FROM leasehold.idempotency_keys k JOIN leasehold.finished_jobs f ON f.id = k.job_id
-                  WHERE k.job_id >= lo AND k.job_id < lo + width
-                    AND f.finished_at + coalesce(f.idempotency_retention, interval '7 days') > clock_timestamp()))
-        THEN
-            CONTINUE;
-        END IF;
+        CONTINUE WHEN leasehold.partition_in_use(lo, cutoff, tables);
+        -- Looked at again behind the locks: a RetryJobs of a job in it may have been about to
+        -- commit, and would have been left without its payload.
+        FOREACH tbl IN ARRAY tables LOOP
+            IF to_regclass('leasehold.' || quote_ident(tbl || '_' || lo)) IS NOT NULL THEN
+                EXECUTE format('LOCK TABLE leasehold.%I IN ACCESS EXCLUSIVE MODE', tbl || '_' || lo);
+            END IF;
+        END LOOP;
+        CONTINUE WHEN leasehold.partition_in_use(lo, cutoff, tables);
         FOREACH tbl IN ARRAY tables LOOP
             IF to_regclass('leasehold.' || quote_ident(tbl || '_' || lo)) IS NOT NULL THEN
                 EXECUTE format('ALTER TABLE leasehold.%I DETACH PARTITION leasehold.%I', tbl, tbl || '_' || lo);
