@@ -32,6 +32,8 @@ type merger[I, O any] struct {
 	group    func(*I) string
 	identity func(*I) any
 	bytes    func(*I) int
+	// jobs is how many jobs an item is about. Nil: one.
+	jobs func(*I) int
 	// abandoned takes back what a batch did for a caller that left meanwhile. Nil: nothing.
 	abandoned func([]I, []O)
 	// inFlight bounds the batches that run at a time, maxWaiting the calls that wait.
@@ -41,13 +43,13 @@ type merger[I, O any] struct {
 
 	mu      sync.Mutex
 	waiting []*mergeCall[I, O]
-	items   int // of the calls that wait
+	jobsDue int // of the calls that wait
 	running int
 	armed   bool // a timer will look after the calls that wait
 }
 
 const (
-	// worthwhile is how many items make a statement of their own beside one that runs: what a
+	// worthwhile is how many jobs make a statement of their own beside one that runs: what a
 	// statement costs whatever is in it is a small part then (measured, see docs/performance.md).
 	worthwhile = 100
 	// besidePatience is how long fewer wait for the statement that runs, which on its way to
@@ -82,7 +84,7 @@ func (m *merger[I, O]) do(ctx context.Context, items []I) ([]O, error) {
 		return nil, &OverloadedError{Lane: m.name, Waiting: m.maxWaiting}
 	}
 	m.waiting = append(m.waiting, c)
-	m.items += len(items)
+	m.jobsDue += m.jobsOf(items)
 	m.schedule()
 	m.mu.Unlock()
 	if err := m.wait(c); err != nil {
@@ -106,13 +108,24 @@ func (m *merger[I, O]) schedule() {
 		patience = m.linger
 	}
 	switch {
-	case m.items >= worthwhile || patience == 0:
+	case m.jobsDue >= worthwhile || patience == 0:
 		m.running++
 		go m.work()
 	case !m.armed:
 		m.armed = true
 		time.AfterFunc(patience, m.patienceOver)
 	}
+}
+
+func (m *merger[I, O]) jobsOf(items []I) int {
+	if m.jobs == nil {
+		return len(items)
+	}
+	n := 0
+	for i := range items {
+		n += m.jobs(&items[i])
+	}
+	return n
 }
 
 // patienceOver runs what waits, however little.
@@ -158,7 +171,7 @@ func (m *merger[I, O]) withdraw(c *mergeCall[I, O]) bool {
 		return false
 	}
 	m.waiting = slices.Delete(m.waiting, i, i+1)
-	m.items -= len(c.items)
+	m.jobsDue -= m.jobsOf(c.items)
 	return true
 }
 
@@ -180,7 +193,7 @@ func (m *merger[I, O]) work() {
 func (m *merger[I, O]) rest() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.items >= worthwhile {
+	if m.jobsDue >= worthwhile {
 		return false
 	}
 	m.running--
@@ -209,9 +222,9 @@ func (m *merger[I, O]) take() []*mergeCall[I, O] {
 			rest = append(rest, c)
 		}
 	}
-	m.waiting, m.items = rest, 0
+	m.waiting, m.jobsDue = rest, 0
 	for _, c := range rest {
-		m.items += len(c.items)
+		m.jobsDue += m.jobsOf(c.items)
 	}
 	switch {
 	case len(batch) == 0:
@@ -228,58 +241,6 @@ func (m *merger[I, O]) drop(c *mergeCall[I, O]) {
 		c.err = callerOf(c.ctx).Err()
 	}
 	close(c.done)
-}
-
-// batchRoom is what still fits into a batch.
-type batchRoom[I, O any] struct {
-	m            *merger[I, O]
-	items, bytes int
-	group        string
-	seen         map[any]bool
-}
-
-func newBatchRoom[I, O any](m *merger[I, O]) *batchRoom[I, O] {
-	return &batchRoom[I, O]{m: m, items: mergedItems, bytes: mergedBytes, seen: map[any]bool{}}
-}
-
-// admit takes a call in if it fits beside those that are in; the first always does.
-func (r *batchRoom[I, O]) admit(items []I, first bool) bool {
-	size, group := 0, r.groupOf(items)
-	if !first && group != r.group {
-		return false
-	}
-	for i := range items {
-		size += r.m.bytes(&items[i])
-		if r.m.identity != nil && !first && r.seen[r.m.identity(&items[i])] {
-			return false
-		}
-	}
-	if !first && (len(items) > r.items || size > r.bytes) {
-		return false
-	}
-	for i := range items {
-		if r.m.identity != nil {
-			r.seen[r.m.identity(&items[i])] = true
-		}
-	}
-	r.items, r.bytes, r.group = r.items-len(items), r.bytes-size, group
-	return true
-}
-
-// mixedGroup is the group of a call whose items do not belong to one.
-const mixedGroup = "\x00mixed"
-
-func (r *batchRoom[I, O]) groupOf(items []I) string {
-	if r.m.group == nil || len(items) == 0 {
-		return ""
-	}
-	group := r.m.group(&items[0])
-	for i := range items {
-		if r.m.group(&items[i]) != group {
-			return mixedGroup
-		}
-	}
-	return group
 }
 
 // flush runs a batch and answers its callers.

@@ -41,6 +41,7 @@ func newMergedStore(st store.Store, claims int) *mergedStore {
 		acquires: &merger[store.Acquire, store.Acquired]{
 			name: "AcquireLease", run: st.Acquire, err: func(r *store.Acquired) *error { return &r.Err },
 			bytes: func(a *store.Acquire) int { return a.MaxJobs * mergedBytes / mergedItems }, group: acquireGroup, identity: acquireIdentity,
+			jobs:      func(a *store.Acquire) int { return max(a.MaxJobs, 1) },
 			abandoned: func(items []store.Acquire, results []store.Acquired) { undeliverAll(st, items, results) },
 			inFlight:  claims, maxWaiting: admitted,
 		},
