@@ -291,18 +291,24 @@ func (m *merger[I, O]) guarded(ctx context.Context, items []I) (results []O, err
 // lastDeadline is a context that ends when no caller of the batch can wait any longer.
 func lastDeadline[I, O any](batch []*mergeCall[I, O]) (context.Context, context.CancelFunc) {
 	ctx := context.WithoutCancel(batch[0].ctx)
-	last, all := batch[0].ctx.Deadline()
-	for _, c := range batch[1:] {
+	var last, patience time.Time
+	all := true
+	for _, c := range batch {
 		deadline, ok := c.ctx.Deadline()
-		all = all && ok
-		if deadline.After(last) {
-			last = deadline
-		}
+		ends, _ := store.PatienceEnds(c.ctx)
+		all, last, patience = all && ok, later(last, deadline), later(patience, ends)
 	}
 	if !all {
-		return context.WithCancel(ctx)
+		return context.WithCancel(store.PatientUntil(ctx, time.Time{}))
 	}
-	return context.WithDeadline(ctx, last)
+	return context.WithDeadline(store.PatientUntil(ctx, patience), last)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // isOwnFault tells errors that come from what is in a batch, and not from the state of the

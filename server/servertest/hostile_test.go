@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
+	"github.com/leasehold/leasehold/server/servertest/remote"
 	"github.com/leasehold/leasehold/store"
 )
 
@@ -203,7 +204,7 @@ func (v *victim) strangers() []attack {
 		noQueue(queueService+"ResumeQueue", &pb.ResumeQueueRequest{Name: q}),
 		noQueue(queueService+"RetryJobs", &pb.RetryJobsRequest{Selection: &pb.JobSelection{Filter: anything}}),
 		noQueue(queueService+"CancelJobs", &pb.CancelJobsRequest{Selection: &pb.JobSelection{Filter: anything}}),
-		noJob(jobService+"GetJob", byID(idIn(nobody))),
+		noJob(jobService+"GetJob", byID(nobody)),
 		noJob(jobService+"ListLeases", &pb.ListLeasesRequest{JobId: nobody}),
 		noJob(jobService+"CancelJob", &pb.CancelJobRequest{JobId: nobody}),
 		noJob(leaseService+"AcquireLease", &pb.AcquireLeaseRequest{JobId: to(nobody), LeaseOwner: "w"}),
@@ -226,7 +227,7 @@ func (v *victim) tokens(t *testing.T) (all []attack) {
 		return base64.RawURLEncoding.EncodeToString(b)
 	}
 	page := accepted(t, v.jobs.ListJobs, &pb.ListJobsRequest{Filter: &pb.JobFilter{Queue: &v.queue}, PageSize: to(int32(1))}).GetNextPageToken()
-	ref := store.LeaseRef{JobID: idIn(v.live.GetJob().GetJobId()), LeaseNo: 1}
+	ref := store.LeaseRef{JobID: remote.JobID(v.live.GetJob().GetJobId()), LeaseNo: 1}
 	for name, token := range map[string]string{
 		"garbage": "garbage", "another version": changed(0), "another job": changed(8), "another lease": changed(16), "another MAC": changed(len(raw) - 1),
 		"half": good[:len(good)/2], "twice": good + good, "padded": good + "=", "with a space": " " + good, "upper case": strings.ToUpper(good),
@@ -335,7 +336,7 @@ func TestR37_AnErrorOf3900KilobytesIsCut(t *testing.T) {
 	if resp.GetState() != pb.JobState_JOB_STATE_PENDING {
 		t.Errorf("the job is %s", resp.GetState())
 	}
-	got := accepted(t, w.jobs.GetJob, byID(idIn(l.GetJob().GetJobId()))).GetJob().GetLastError()
+	got := accepted(t, w.jobs.GetJob, byID(l.GetJob().GetJobId())).GetJob().GetLastError()
 	text, cut := strings.CutSuffix(got.GetMessage(), "…[cut]")
 	if !cut || len(got.GetMessage()) > store.MaxErrorTextBytes || strings.Trim(text, "ä\uFFFD") != "" || len(text) < store.MaxErrorTextBytes-64 {
 		t.Errorf("%d bytes are kept: %.20q…%q", len(got.GetMessage()), got.GetMessage(), got.GetMessage()[max(0, len(got.GetMessage())-20):])

@@ -2,7 +2,7 @@
 // connections to a real server with all its interceptors, over a real PostgreSQL.
 //
 //   - The contract of the store, and random sequences against the pure model, run through
-//     remoteStore: a store.Store whose methods are calls of the API.
+//     remote.Store: a store.Store whose methods are calls of the API.
 //   - Every reason of an error is produced by its real cause, with its details.
 //   - Three replicas race for the same jobs.
 //   - What a hostile client may send is refused, and nothing is stored.

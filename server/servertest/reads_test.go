@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold/leasehold/server/servertest/remote"
 	"github.com/leasehold/leasehold/store"
 )
 
@@ -88,26 +89,26 @@ func (c *comparison) assertFilled(t reflect.Type, path string) {
 func TestReadsAnswerWhatIsStored(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHarness(t)
-	r := h.store.(*remoteStore)
+	r := h.store.(*remote.Store)
 	c := &comparison{T: t, filled: map[string]bool{}}
 	f := &filler{T: t, h: h, r: r, c: c}
 	f.fill()
 
-	all, err := r.direct.ListJobs(t.Context(), store.JobFilter{}, true, store.Page{Size: 1000})
+	all, err := r.Direct.ListJobs(t.Context(), store.JobFilter{}, true, store.Page{Size: 1000})
 	f.must(err)
 	listed, err := r.ListJobs(t.Context(), store.JobFilter{}, true, store.Page{Size: 1000})
 	f.must(err)
 	for i, stored := range all.Jobs {
-		unsetDefaults(&listed.Jobs[i].Policy, stored.Policy)
+		remote.UnsetDefaults(&listed.Jobs[i].Policy, stored.Policy)
 		c.same(fmt.Sprint("listed job ", stored.ID), listed.Jobs[i], stored)
 		f.compareJob(stored.ID)
 	}
-	stuck, err := r.direct.ListStuck(t.Context(), store.StuckFilter{}, store.Page{Size: 1000})
+	stuck, err := r.Direct.ListStuck(t.Context(), store.StuckFilter{}, store.Page{Size: 1000})
 	f.must(err)
 	answered, err := r.ListStuck(t.Context(), store.StuckFilter{}, store.Page{Size: 1000})
 	f.must(err)
 	c.same("stuck jobs", answered, stuck)
-	queues, err := r.direct.ListQueues(t.Context(), "", 1000)
+	queues, err := r.Direct.ListQueues(t.Context(), "", 1000)
 	f.must(err)
 	listedQueues, err := r.ListQueues(t.Context(), "", 1000)
 	f.must(err)
@@ -127,13 +128,13 @@ func (f *filler) compareJob(id store.JobID) {
 	f.Helper()
 	ctx, c, name := f.Context(), f.c, fmt.Sprint("job ", id)
 	for _, full := range []bool{true, false} {
-		stored, err := f.r.direct.GetJob(ctx, id, full)
+		stored, err := f.r.Direct.GetJob(ctx, id, full)
 		f.must(err)
 		got, err := f.r.GetJob(ctx, id, full)
 		f.must(err)
 		c.same(name, *got, *stored)
 	}
-	leases, err := f.r.direct.ListLeases(ctx, id, store.Page{Size: 1000})
+	leases, err := f.r.Direct.ListLeases(ctx, id, store.Page{Size: 1000})
 	f.must(err)
 	got, err := f.r.ListLeases(ctx, id, store.Page{Size: 1000})
 	f.must(err)
@@ -146,7 +147,7 @@ func (f *filler) compareJob(id store.JobID) {
 		c.same(fmt.Sprintf("%s, lease %d", name, l.LeaseNo), got.Leases[i], l)
 		c.same(fmt.Sprintf("%s, recent lease %d", name, l.LeaseNo), last[i], l)
 	}
-	acts, err := f.r.direct.OperatorActs(ctx, id)
+	acts, err := f.r.Direct.OperatorActs(ctx, id)
 	f.must(err)
 	gotActs, err := f.r.OperatorActs(ctx, id)
 	f.must(err)
@@ -162,7 +163,7 @@ func (f *filler) compareJob(id store.JobID) {
 type filler struct {
 	*testing.T
 	h *remoteHarness
-	r *remoteStore
+	r *remote.Store
 	c *comparison
 }
 
@@ -206,9 +207,9 @@ func (f *filler) again(id store.JobID) store.LeaseRef {
 		f.Fatalf("job %d is not to be had: %d", id, out[0].Empty)
 	}
 	l := out[0].Leases[0]
-	stored, err := f.r.direct.GetJob(f.Context(), id, true)
+	stored, err := f.r.Direct.GetJob(f.Context(), id, true)
 	f.must(err)
-	unsetDefaults(&l.Job.Policy, stored.Policy)
+	remote.UnsetDefaults(&l.Job.Policy, stored.Policy)
 	stored.LastError = nil // a claim does not read it
 	f.c.same(fmt.Sprintf("job %d as leased", id), l.Job, *stored)
 	return l.Ref()

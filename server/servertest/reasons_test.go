@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
+	"github.com/leasehold/leasehold/server/servertest/remote"
 	"github.com/leasehold/leasehold/store"
 )
 
@@ -94,7 +95,7 @@ var requestCases = []reasonCase{
 		return refused(t, w.leases.Heartbeat, req), want{fields: []string{"checkpoint"}}
 	}},
 	{pb.ErrorReason_ERROR_REASON_INVALID_TOKEN, invalid, "lease_token_of_another_database", func(t *testing.T, w *world) (*seen, want) {
-		ref := store.LeaseRef{JobID: idIn(w.leased(t).GetJob().GetJobId()), LeaseNo: 1}
+		ref := store.LeaseRef{JobID: remote.JobID(w.leased(t).GetJob().GetJobId()), LeaseNo: 1}
 		foreign := store.NewTokens(make([]byte, 32)).Seal(ref)
 		return refused(t, w.leases.Heartbeat, &pb.HeartbeatRequest{LeaseToken: foreign}), want{fields: []string{"lease_token"}}
 	}},
@@ -113,7 +114,7 @@ const nobody = "1152921504606846976" // 1<<60: no job has got that far
 
 var nameCases = []reasonCase{
 	{pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND, codes.NotFound, "by_id", func(t *testing.T, w *world) (*seen, want) {
-		return refused(t, w.jobs.GetJob, byID(idIn(nobody))), want{facts: map[string]string{"job_id": nobody}}
+		return refused(t, w.jobs.GetJob, byID(nobody)), want{facts: map[string]string{"job_id": nobody}}
 	}},
 	{pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND, codes.NotFound, "by_key", func(t *testing.T, w *world) (*seen, want) {
 		q := w.queue(t)
@@ -168,7 +169,7 @@ var leaseCases = []reasonCase{
 	}},
 	{pb.ErrorReason_ERROR_REASON_LEASE_EXPIRED, precondition, "at_max_runtime", func(t *testing.T, w *world) (*seen, want) {
 		l := w.lease(t, w.enqueue(t, &pb.EnqueueRequest{Queue: w.queue(t), Policy: &pb.JobPolicy{MaxRuntime: seconds(60)}}))
-		w.db.Age(t, idIn(l.GetJob().GetJobId()), time.Hour)
+		w.db.Age(t, remote.JobID(l.GetJob().GetJobId()), time.Hour)
 		return refused(t, w.leases.Heartbeat, beat(l)), want{facts: factsOf(l), subject: subjectOf(l)}
 	}},
 	{pb.ErrorReason_ERROR_REASON_LEASE_ENDED, precondition, "by_its_holder", func(t *testing.T, w *world) (*seen, want) {

@@ -15,6 +15,7 @@ import (
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
 	"github.com/leasehold/leasehold/internal/faultproxy"
 	"github.com/leasehold/leasehold/internal/privatepg/pgtest"
+	"github.com/leasehold/leasehold/server/servertest/remote"
 )
 
 // busyRetry and awayRetry are what RetryInfo advises.
@@ -62,7 +63,7 @@ var troubleCases = []reasonCase{
 	}},
 	{pb.ErrorReason_ERROR_REASON_JOB_BUSY, codes.Unavailable, "a_stranger_holds_the_job", func(t *testing.T, w *world) (*seen, want) {
 		l := w.leased(t)
-		w.stranger(t, `SELECT id FROM leasehold.jobs WHERE id = $1 FOR UPDATE`, int64(idIn(l.GetJob().GetJobId())))
+		w.stranger(t, `SELECT id FROM leasehold.jobs WHERE id = $1 FOR UPDATE`, int64(remote.JobID(l.GetJob().GetJobId())))
 		got := refused(t, w.leases.Complete, &pb.CompleteRequest{LeaseToken: l.GetLeaseToken()})
 		return got, want{facts: map[string]string{"job_id": l.GetJob().GetJobId()}, retry: busyRetry}
 	}},

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
+	"github.com/leasehold/leasehold/server/servertest/remote"
 )
 
 // world is a replica over a database, and what tests do with it that must succeed.
@@ -71,7 +72,7 @@ func (w *world) leased(t *testing.T) *pb.Lease {
 // expire lets a lease run out, and has the watcher end it.
 func (w *world) expire(t *testing.T, l *pb.Lease) {
 	t.Helper()
-	w.db.Age(t, idIn(l.GetJob().GetJobId()), time.Hour)
+	w.db.Age(t, remote.JobID(l.GetJob().GetJobId()), time.Hour)
 	for range 5 { // a machine that stands still makes the stamp too old
 		w.db.SetWritable(t, 24*time.Hour, 0)
 		swept, err := w.store.SweepPage(t.Context(), 0, 1000, []string{l.GetJob().GetQueue()})
@@ -116,4 +117,8 @@ func factsOf(l *pb.Lease, more ...string) map[string]string {
 		facts[more[i]] = more[i+1]
 	}
 	return facts
+}
+
+func byID(id string) *pb.GetJobRequest {
+	return &pb.GetJobRequest{By: &pb.GetJobRequest_JobId{JobId: id}}
 }

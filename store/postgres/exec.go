@@ -206,6 +206,9 @@ func (l *lane) conn(ctx context.Context) (*pgxpool.Conn, func(error), error) {
 			_ = conn.Conn().Close(closing) // it is broken; there is nobody to tell
 		}
 		conn.Release()
+		if swallowed(err) {
+			l.pool.Reset()
+		}
 		<-l.slots
 	}
 	return conn, release, nil
@@ -216,7 +219,7 @@ var errNoConnection = errors.New("no connection became free in time")
 // budget is how long a statement may run now.
 func (l *lane) budget(ctx context.Context) time.Duration {
 	budget := l.statement
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := store.PatienceEnds(ctx); ok {
 		left := time.Until(deadline)
 		budget = min(budget, left-answerReserve(left))
 	}

@@ -19,8 +19,9 @@ const (
 	sqlTouchJobs = `UPDATE leasehold.jobs SET beats = beats WHERE false`
 
 	// The row is locked before the clock is read: computed in the SET list, the time would be
-	// that of before the wait (measured). What it returns moves the horizon of the marks: when
-	// it began it had no xid yet.
+	// that of before the wait (measured). A stamp that lies ahead was made before the clock was
+	// set back: it counts as a gap, or it would pass for fresh until the clock has caught up.
+	// What is returned moves the horizon of the marks: when it began it had no xid yet.
 	sqlStamp = `
 WITH held AS MATERIALIZED (
     SELECT s.singleton, s.stamped_at FROM leasehold.service s FOR UPDATE
@@ -28,8 +29,8 @@ WITH held AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM held) AS behind_the_lock
 )
 UPDATE leasehold.service s SET
-    writable_since = CASE WHEN c.now - h.stamped_at > interval '5 seconds' THEN c.now ELSE s.writable_since END,
-    stamped_at = greatest(h.stamped_at, c.now)
+    writable_since = CASE WHEN c.now - h.stamped_at BETWEEN interval '-5 seconds' AND interval '5 seconds' THEN s.writable_since ELSE c.now END,
+    stamped_at = c.now
 FROM held h, clock c WHERE s.singleton = h.singleton
 RETURNING statement_timestamp() AS began, pg_current_xact_id()::text::bigint AS xid,
           pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin`
@@ -57,10 +58,12 @@ ORDER BY p.id LIMIT $2`
 	sqlIsOver = `coalesce(p.lease_until < statement_timestamp()
     OR (q.stall_ends_lease AND p.changed_at + p.stall_timeout < statement_timestamp()), false)`
 
+	// A pass that lies ahead was made before the clock was set back.
 	sqlBeginSweep = `
-SELECT s.swept_at <= clock_timestamp() - $1::interval / 2 FROM leasehold.service s`
+SELECT s.swept_at NOT BETWEEN c.now - $1::interval / 2 AND c.now + interval '5 seconds'
+FROM leasehold.service s, (SELECT clock_timestamp() AS now) c`
 
-	sqlFinishSweep = `UPDATE leasehold.service SET swept_at = greatest(swept_at, clock_timestamp())`
+	sqlFinishSweep = `UPDATE leasehold.service SET swept_at = clock_timestamp()`
 
 	// A counter near its type's bound: no claim takes the row. Index: jobs_worn_out.
 	sqlBury = `

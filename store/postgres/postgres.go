@@ -97,7 +97,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	tunePool(poolConfig, cfg)
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	var pool *pgxpool.Pool
+	lookAtIdle(poolConfig, func() { pool.Reset() })
+	pool, err = pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
 		return nil, &store.UnavailableError{Cause: err}
 	}

@@ -1,4 +1,4 @@
-package servertest
+package remote
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 )
 
 // Enqueue is store.Store.Enqueue.
-func (r *remoteStore) Enqueue(ctx context.Context, items []store.NewJob) ([]store.Enqueued, error) {
+func (r *Store) Enqueue(ctx context.Context, items []store.NewJob) ([]store.Enqueued, error) {
 	return method[store.NewJob, store.Enqueued, *pb.EnqueueRequest, *pb.EnqueueResponse, *pb.BatchEnqueueResult]{
-		in: newJobOut, one: r.api.jobs.Enqueue, out: enqueuedIn,
+		in: newJobOut, one: r.jobs.Enqueue, out: enqueuedIn,
 		batch: func(ctx context.Context, reqs []*pb.EnqueueRequest) ([]*pb.BatchEnqueueResult, error) {
-			resp, err := r.api.jobs.BatchEnqueue(ctx, &pb.BatchEnqueueRequest{Items: reqs})
+			resp, err := r.jobs.BatchEnqueue(ctx, &pb.BatchEnqueueRequest{Items: reqs})
 			return resp.GetResults(), err
 		},
 	}.call(ctx, items)
@@ -31,14 +31,14 @@ func byID(id store.JobID) *pb.GetJobRequest {
 }
 
 // GetJob is store.Store.GetJob.
-func (r *remoteStore) GetJob(ctx context.Context, id store.JobID, full bool) (*store.Job, error) {
+func (r *Store) GetJob(ctx context.Context, id store.JobID, full bool) (*store.Job, error) {
 	req := byID(id)
 	req.View = view(full)
 	return r.getJob(ctx, req)
 }
 
 // GetJobByKey is store.Store.GetJobByKey.
-func (r *remoteStore) GetJobByKey(ctx context.Context, queue, key string, full bool) (*store.Job, error) {
+func (r *Store) GetJobByKey(ctx context.Context, queue, key string, full bool) (*store.Job, error) {
 	j, err := r.getJob(ctx, &pb.GetJobRequest{
 		By: &pb.GetJobRequest_Key{Key: &pb.JobKey{Queue: queue, IdempotencyKey: key}}, View: view(full),
 	})
@@ -48,30 +48,30 @@ func (r *remoteStore) GetJobByKey(ctx context.Context, queue, key string, full b
 	return j, err
 }
 
-func (r *remoteStore) getJob(ctx context.Context, req *pb.GetJobRequest) (*store.Job, error) {
-	resp, err := r.api.jobs.GetJob(ctx, req)
+func (r *Store) getJob(ctx context.Context, req *pb.GetJobRequest) (*store.Job, error) {
+	resp, err := r.jobs.GetJob(ctx, req)
 	if err != nil {
 		return nil, storeError(err)
 	}
 	j := jobIn(resp.GetJob())
-	stored, err := r.direct.GetJob(ctx, j.ID, false)
+	stored, err := r.Direct.GetJob(ctx, j.ID, false)
 	if err != nil {
 		return nil, err
 	}
-	unsetDefaults(&j.Policy, stored.Policy)
+	UnsetDefaults(&j.Policy, stored.Policy)
 	return &j, nil
 }
 
 // ListJobs is store.Store.ListJobs.
-func (r *remoteStore) ListJobs(ctx context.Context, f store.JobFilter, full bool, p store.Page) (store.JobPage, error) {
+func (r *Store) ListJobs(ctx context.Context, f store.JobFilter, full bool, p store.Page) (store.JobPage, error) {
 	if p.Bytes != 0 {
-		return r.direct.ListJobs(ctx, f, full, p)
+		return r.Direct.ListJobs(ctx, f, full, p)
 	}
 	token, err := r.pageToken(p.After)
 	if err != nil {
 		return store.JobPage{}, err
 	}
-	resp, err := r.api.jobs.ListJobs(ctx, &pb.ListJobsRequest{
+	resp, err := r.jobs.ListJobs(ctx, &pb.ListJobsRequest{
 		Filter: filterOut(f), View: view(full), PageSize: to(int32(p.Size)), PageToken: token,
 	})
 	if err != nil {
@@ -85,15 +85,15 @@ func (r *remoteStore) ListJobs(ctx context.Context, f store.JobFilter, full bool
 }
 
 // ListLeases is store.Store.ListLeases.
-func (r *remoteStore) ListLeases(ctx context.Context, id store.JobID, p store.Page) (store.LeasePage, error) {
+func (r *Store) ListLeases(ctx context.Context, id store.JobID, p store.Page) (store.LeasePage, error) {
 	if p.Bytes != 0 {
-		return r.direct.ListLeases(ctx, id, p)
+		return r.Direct.ListLeases(ctx, id, p)
 	}
 	token, err := r.pageToken(p.After)
 	if err != nil {
 		return store.LeasePage{}, err
 	}
-	resp, err := r.api.jobs.ListLeases(ctx, &pb.ListLeasesRequest{JobId: idOut(id), PageSize: to(int32(p.Size)), PageToken: token})
+	resp, err := r.jobs.ListLeases(ctx, &pb.ListLeasesRequest{JobId: idOut(id), PageSize: to(int32(p.Size)), PageToken: token})
 	if err != nil {
 		return store.LeasePage{}, storeError(err)
 	}
@@ -101,16 +101,16 @@ func (r *remoteStore) ListLeases(ctx context.Context, id store.JobID, p store.Pa
 }
 
 // LastLeases is store.Store.LastLeases, with the byte cap of the service.
-func (r *remoteStore) LastLeases(ctx context.Context, id store.JobID, n, _ int) ([]store.LeaseRecord, error) {
+func (r *Store) LastLeases(ctx context.Context, id store.JobID, n, _ int) ([]store.LeaseRecord, error) {
 	req := byID(id)
 	req.RecentLeases = to(int32(n))
-	resp, err := r.api.jobs.GetJob(ctx, req)
+	resp, err := r.jobs.GetJob(ctx, req)
 	return recordsIn(resp.GetLeases()), storeError(err)
 }
 
 // OperatorActs is store.Store.OperatorActs.
-func (r *remoteStore) OperatorActs(ctx context.Context, id store.JobID) (acts []store.OperatorAct, err error) {
-	resp, err := r.api.jobs.GetJob(ctx, byID(id))
+func (r *Store) OperatorActs(ctx context.Context, id store.JobID) (acts []store.OperatorAct, err error) {
+	resp, err := r.jobs.GetJob(ctx, byID(id))
 	for _, a := range resp.GetOperatorActs() {
 		acts = append(acts, store.OperatorAct{At: a.GetAt().AsTime(), Act: a.GetAct(), Actor: a.GetActor(), Note: a.GetNote()})
 	}
@@ -118,8 +118,8 @@ func (r *remoteStore) OperatorActs(ctx context.Context, id store.JobID) (acts []
 }
 
 // CancelJob is store.Store.CancelJob.
-func (r *remoteStore) CancelJob(ctx context.Context, id store.JobID, by store.Actor) (store.CancelResult, error) {
-	resp, err := r.api.jobs.CancelJob(ctx, &pb.CancelJobRequest{JobId: idOut(id), Actor: by.Name, Note: by.Note})
+func (r *Store) CancelJob(ctx context.Context, id store.JobID, by store.Actor) (store.CancelResult, error) {
+	resp, err := r.jobs.CancelJob(ctx, &pb.CancelJobRequest{JobId: idOut(id), Actor: by.Name, Note: by.Note})
 	if err != nil {
 		return store.CancelResult{}, storeError(err)
 	}

@@ -1,4 +1,4 @@
-package servertest
+package remote
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 
 // Answers of the API as results of a Store.
 
-// idIn reads an id that the service made; anything else is a fault of the service.
-func idIn(id string) store.JobID {
+// JobID reads an id that the service made; anything else is a fault of the service.
+func JobID(id string) store.JobID {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		panic(fmt.Sprintf("the service answers job id %q", id))
@@ -25,7 +25,7 @@ func idIn(id string) store.JobID {
 
 func idsIn(ids []string) (out []store.JobID) {
 	for _, id := range ids {
-		out = append(out, idIn(id))
+		out = append(out, JobID(id))
 	}
 	return out
 }
@@ -78,9 +78,9 @@ func policyIn(p *pb.JobPolicy) store.Policy {
 	}
 }
 
-// unsetDefaults makes unset, in the policy of a job as answered, what is not set in the
+// UnsetDefaults makes unset, in the policy of a job as answered, what is not set in the
 // policy as stored and was answered as the default.
-func unsetDefaults(p *store.Policy, stored store.Policy) {
+func UnsetDefaults(p *store.Policy, stored store.Policy) {
 	unsetDefault(&p.MaxAttempts, stored.MaxAttempts, store.DefaultMaxAttempts)
 	unsetDefault(&p.MaxExpirations, stored.MaxExpirations, store.DefaultMaxExpirations)
 	unsetDefault(&p.BackoffInitial, stored.BackoffInitial, store.DefaultBackoffInitial)
@@ -100,7 +100,7 @@ func unsetDefault[T comparable](answered **T, stored *T, value T) {
 
 func jobIn(j *pb.Job) store.Job {
 	out := store.Job{
-		ID: idIn(j.GetJobId()), Queue: j.GetQueue(), State: store.State(j.GetState()), Subject: j.Subject, Priority: j.GetPriority(),
+		ID: JobID(j.GetJobId()), Queue: j.GetQueue(), State: store.State(j.GetState()), Subject: j.Subject, Priority: j.GetPriority(),
 		RunAt: j.GetRunAt().AsTime(), CreatedAt: j.GetCreatedAt().AsTime(), IdempotencyKey: j.IdempotencyKey,
 		Policy: policyIn(j.GetPolicy()), AttemptsUsed: j.GetAttemptsUsed(), Expirations: j.GetExpirations(),
 		LeaseNo: j.GetLeaseNo(), LeaseOwner: j.LeaseOwner, LeaseUntil: timeIn(j.GetLeaseUntil()), Stage: j.Stage, Progress: j.Progress,
@@ -109,7 +109,7 @@ func jobIn(j *pb.Job) store.Job {
 		Payload: payloadIn(j.GetPayload()), Headers: j.GetHeaders(), Result: payloadIn(j.GetResult()), Checkpoint: j.Checkpoint,
 	}
 	if j.ParentJobId != nil {
-		out.ParentJobID = to(idIn(j.GetParentJobId()))
+		out.ParentJobID = to(JobID(j.GetParentJobId()))
 	}
 	return out
 }
@@ -132,7 +132,7 @@ func recordsIn(records []*pb.LeaseRecord) (out []store.LeaseRecord) {
 
 func recordIn(r *pb.LeaseRecord) store.LeaseRecord {
 	out := store.LeaseRecord{
-		JobID: idIn(r.GetJobId()), LeaseNo: r.GetLeaseNo(), Owner: r.GetLeaseOwner(), LeasedAt: r.GetLeasedAt().AsTime(),
+		JobID: JobID(r.GetJobId()), LeaseNo: r.GetLeaseNo(), Owner: r.GetLeaseOwner(), LeasedAt: r.GetLeasedAt().AsTime(),
 		Until: r.GetLeaseUntil().AsTime(), EndedAt: timeIn(r.GetEndedAt()), End: store.End(r.GetEnd()), Cancelled: r.GetCancelled(),
 		Counted: r.GetCounted(), Beats: r.GetBeats(), LastBeatAt: timeIn(r.GetLastBeatAt()), LargestGap: r.GetLargestGap().AsDuration(),
 		Stage: r.Stage, Progress: r.Progress, Error: jobErrorIn(r.GetError()), FollowUps: idsIn(r.GetThenEnqueueJobIds()),
@@ -151,7 +151,7 @@ func recordIn(r *pb.LeaseRecord) store.LeaseRecord {
 
 func stuckIn(j *pb.StuckJob) store.StuckJob {
 	return store.StuckJob{
-		JobID: idIn(j.GetJobId()), Queue: j.GetQueue(), State: store.State(j.GetState()), Subject: j.Subject,
+		JobID: JobID(j.GetJobId()), Queue: j.GetQueue(), State: store.State(j.GetState()), Subject: j.Subject,
 		Diagnosis: store.Diagnosis(j.GetDiagnosis()), Since: j.GetSince().AsTime(), Owner: j.LeaseOwner, LeaseNo: j.GetLeaseNo(),
 		LeaseUntil: timeIn(j.GetLeaseUntil()), LastBeatAt: timeIn(j.GetLastBeatAt()), Stage: j.Stage,
 		AttemptsUsed: j.GetAttemptsUsed(), MaxAttempts: j.GetMaxAttempts(), Expirations: j.GetExpirations(),
@@ -169,18 +169,19 @@ func enqueuedIn(r *pb.EnqueueResponse, err error) store.Enqueued {
 	if err != nil {
 		return store.Enqueued{Err: err}
 	}
-	return store.Enqueued{JobID: idIn(r.GetJobId()), Created: r.GetCreated()}
+	return store.Enqueued{JobID: JobID(r.GetJobId()), Created: r.GetCreated()}
 }
 
-func beatenIn(r *pb.HeartbeatResponse, err error) store.Beaten {
+func (r *Store) beatenIn(b *pb.HeartbeatResponse, err error) store.Beaten {
 	if err != nil {
 		return store.Beaten{Err: err}
 	}
-	if advised, remaining := r.GetNextHeartbeatIn().AsDuration(), r.GetRemaining().AsDuration(); advised != remaining/3 || r.GetServerDraining() {
-		return store.Beaten{Err: fmt.Errorf("next heartbeat in %s of %s, draining %t", advised, remaining, r.GetServerDraining())}
+	advised, remaining, draining := b.GetNextHeartbeatIn().AsDuration(), b.GetRemaining().AsDuration(), b.GetServerDraining()
+	if advised != remaining/3 || draining && !r.Drains {
+		return store.Beaten{Err: fmt.Errorf("next heartbeat in %s of %s, draining %t", advised, remaining, draining)}
 	}
 	return store.Beaten{
-		Until: r.GetLeaseUntil().AsTime(), Remaining: r.GetRemaining().AsDuration(), CancelRequested: r.GetCancelRequested(),
+		Until: b.GetLeaseUntil().AsTime(), Remaining: b.GetRemaining().AsDuration(), CancelRequested: b.GetCancelRequested(),
 	}
 }
 

@@ -1,4 +1,4 @@
-package servertest
+package remote
 
 import (
 	"strconv"
@@ -87,7 +87,7 @@ func queueOut(q store.Queue) *pb.Queue {
 	return &pb.Queue{Name: q.Name, Policy: policyOut(q.Policy), OnExpiry: pb.OnExpiry(q.OnExpiry), StallEndsLease: q.StallEndsLease}
 }
 
-func acquireOut(a store.Acquire) *pb.AcquireLeaseRequest {
+func (r *Store) acquireOut(a store.Acquire) *pb.AcquireLeaseRequest {
 	req := &pb.AcquireLeaseRequest{
 		Queues: a.Queues, LeaseOwner: a.Owner, LeaseDuration: durationOut(a.LeaseDuration), RequestId: a.RequestID,
 		MaxJobs: to(int32(a.MaxJobs)),
@@ -95,18 +95,21 @@ func acquireOut(a store.Acquire) *pb.AcquireLeaseRequest {
 	if a.JobID != 0 {
 		req.JobId = to(idOut(a.JobID))
 	}
+	if r.Wait > 0 {
+		req.Wait = durationpb.New(r.Wait)
+	}
 	return req
 }
 
-func (r *remoteStore) heartbeatOut(h store.Heartbeat) *pb.HeartbeatRequest {
+func (r *Store) heartbeatOut(h store.Heartbeat) *pb.HeartbeatRequest {
 	return &pb.HeartbeatRequest{LeaseToken: r.token(h.Lease), Stage: h.Stage, Progress: h.Progress, Checkpoint: h.Checkpoint}
 }
 
-func (r *remoteStore) completeOut(c store.Complete) *pb.CompleteRequest {
+func (r *Store) completeOut(c store.Complete) *pb.CompleteRequest {
 	return &pb.CompleteRequest{LeaseToken: r.token(c.Lease), Result: payloadOut(c.Result), ThenEnqueue: followUpsOut(c.ThenEnqueue)}
 }
 
-func (r *remoteStore) failOut(f store.Fail) *pb.FailRequest {
+func (r *Store) failOut(f store.Fail) *pb.FailRequest {
 	sendable := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 	return &pb.FailRequest{
 		LeaseToken: r.token(f.Lease), Permanent: f.Permanent, RetryAfter: durationOut(f.RetryAfter), ThenEnqueue: followUpsOut(f.ThenEnqueue),
@@ -114,6 +117,8 @@ func (r *remoteStore) failOut(f store.Fail) *pb.FailRequest {
 	}
 }
 
-func (r *remoteStore) releaseOut(x store.Release) *pb.ReleaseRequest {
+func (r *Store) releaseOut(x store.Release) *pb.ReleaseRequest {
 	return &pb.ReleaseRequest{LeaseToken: r.token(x.Lease), Delay: durationpb.New(x.Delay)}
 }
+
+func to[T any](v T) *T { return &v }

@@ -1,4 +1,4 @@
-package servertest
+package remote
 
 import (
 	"cmp"
@@ -23,22 +23,22 @@ func queueOf[A queueAnswer](answer A, err error) (*store.Queue, error) {
 }
 
 // CreateQueue is store.Store.CreateQueue.
-func (r *remoteStore) CreateQueue(ctx context.Context, q store.Queue) (*store.Queue, error) {
-	return queueOf(r.api.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Queue: queueOut(q)}))
+func (r *Store) CreateQueue(ctx context.Context, q store.Queue) (*store.Queue, error) {
+	return queueOf(r.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Queue: queueOut(q)}))
 }
 
 // EnsureQueues is store.Store.EnsureQueues.
-func (r *remoteStore) EnsureQueues(ctx context.Context, names []string) error {
-	return r.direct.EnsureQueues(ctx, names)
+func (r *Store) EnsureQueues(ctx context.Context, names []string) error {
+	return r.Direct.EnsureQueues(ctx, names)
 }
 
 // GetQueue is store.Store.GetQueue.
-func (r *remoteStore) GetQueue(ctx context.Context, name string) (*store.Queue, error) {
-	return queueOf(r.api.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name}))
+func (r *Store) GetQueue(ctx context.Context, name string) (*store.Queue, error) {
+	return queueOf(r.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name}))
 }
 
 // ListQueues is store.Store.ListQueues. It goes on from names at which a page has ended.
-func (r *remoteStore) ListQueues(ctx context.Context, after string, size int) ([]store.Queue, error) {
+func (r *Store) ListQueues(ctx context.Context, after string, size int) ([]store.Queue, error) {
 	r.mu.Lock()
 	token, known := r.names[after]
 	r.mu.Unlock()
@@ -49,7 +49,7 @@ func (r *remoteStore) ListQueues(ctx context.Context, after string, size int) ([
 	case token == "":
 		return nil, nil // that page was the last
 	}
-	resp, err := r.api.queues.ListQueues(ctx, &pb.ListQueuesRequest{PageSize: to(int32(size)), PageToken: token})
+	resp, err := r.queues.ListQueues(ctx, &pb.ListQueuesRequest{PageSize: to(int32(size)), PageToken: token})
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -66,37 +66,37 @@ func (r *remoteStore) ListQueues(ctx context.Context, after string, size int) ([
 }
 
 // UpdateQueue is store.Store.UpdateQueue.
-func (r *remoteStore) UpdateQueue(ctx context.Context, u store.QueueUpdate) (*store.Queue, error) {
+func (r *Store) UpdateQueue(ctx context.Context, u store.QueueUpdate) (*store.Queue, error) {
 	mask := &fieldmaskpb.FieldMask{}
 	for _, f := range u.Fields {
 		mask.Paths = append(mask.Paths, string(f))
 	}
-	return queueOf(r.api.queues.UpdateQueue(ctx, &pb.UpdateQueueRequest{Queue: queueOut(u.Queue), UpdateMask: mask}))
+	return queueOf(r.queues.UpdateQueue(ctx, &pb.UpdateQueueRequest{Queue: queueOut(u.Queue), UpdateMask: mask}))
 }
 
 // DeleteQueue is store.Store.DeleteQueue.
-func (r *remoteStore) DeleteQueue(ctx context.Context, name string) error {
-	_, err := r.api.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name})
+func (r *Store) DeleteQueue(ctx context.Context, name string) error {
+	_, err := r.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name})
 	return storeError(err)
 }
 
 // PauseQueue is store.Store.PauseQueue.
-func (r *remoteStore) PauseQueue(ctx context.Context, name string, by store.Actor) (*store.Queue, error) {
-	return queueOf(r.api.queues.PauseQueue(ctx, &pb.PauseQueueRequest{Name: name, Actor: by.Name, Note: by.Note}))
+func (r *Store) PauseQueue(ctx context.Context, name string, by store.Actor) (*store.Queue, error) {
+	return queueOf(r.queues.PauseQueue(ctx, &pb.PauseQueueRequest{Name: name, Actor: by.Name, Note: by.Note}))
 }
 
 // ResumeQueue is store.Store.ResumeQueue.
-func (r *remoteStore) ResumeQueue(ctx context.Context, name string) (*store.Queue, error) {
-	return queueOf(r.api.queues.ResumeQueue(ctx, &pb.ResumeQueueRequest{Name: name}))
+func (r *Store) ResumeQueue(ctx context.Context, name string) (*store.Queue, error) {
+	return queueOf(r.queues.ResumeQueue(ctx, &pb.ResumeQueueRequest{Name: name}))
 }
 
 // RetryJobs is store.Store.RetryJobs.
-func (r *remoteStore) RetryJobs(ctx context.Context, act store.BulkAct) (store.BulkResult, error) {
+func (r *Store) RetryJobs(ctx context.Context, act store.BulkAct) (store.BulkResult, error) {
 	token, err := r.pageToken(act.Selection.Page.After)
 	if err != nil {
 		return store.BulkResult{}, err
 	}
-	resp, err := r.api.queues.RetryJobs(ctx, &pb.RetryJobsRequest{
+	resp, err := r.queues.RetryJobs(ctx, &pb.RetryJobsRequest{
 		Selection: selectionOut(act.Selection), DryRun: act.DryRun, BatchSize: batchSize(act), PageToken: token,
 		Actor: act.Actor.Name, Note: act.Actor.Note,
 	})
@@ -104,12 +104,12 @@ func (r *remoteStore) RetryJobs(ctx context.Context, act store.BulkAct) (store.B
 }
 
 // CancelJobs is store.Store.CancelJobs.
-func (r *remoteStore) CancelJobs(ctx context.Context, act store.BulkAct) (store.BulkResult, error) {
+func (r *Store) CancelJobs(ctx context.Context, act store.BulkAct) (store.BulkResult, error) {
 	token, err := r.pageToken(act.Selection.Page.After)
 	if err != nil {
 		return store.BulkResult{}, err
 	}
-	resp, err := r.api.queues.CancelJobs(ctx, &pb.CancelJobsRequest{
+	resp, err := r.queues.CancelJobs(ctx, &pb.CancelJobsRequest{
 		Selection: selectionOut(act.Selection), DryRun: act.DryRun, BatchSize: batchSize(act), PageToken: token,
 		Actor: act.Actor.Name, Note: act.Actor.Note,
 	})
@@ -131,21 +131,21 @@ func selectionOut(s store.Selection) *pb.JobSelection {
 	return out
 }
 
-func (r *remoteStore) bulkIn(results []*pb.BulkResult, next string, err error) (store.BulkResult, error) {
+func (r *Store) bulkIn(results []*pb.BulkResult, next string, err error) (store.BulkResult, error) {
 	if err != nil {
 		return store.BulkResult{}, storeError(err)
 	}
 	out := store.BulkResult{Next: r.position(next)}
 	for _, b := range results {
 		out.Items = append(out.Items, store.BulkItem{
-			JobID: idIn(b.GetJobId()), State: store.State(b.GetState()), Err: itemError(b.GetError()),
+			JobID: JobID(b.GetJobId()), State: store.State(b.GetState()), Err: itemError(b.GetError()),
 		})
 	}
 	return out, nil
 }
 
 // ResolveJob is store.Store.ResolveJob.
-func (r *remoteStore) ResolveJob(ctx context.Context, res store.Resolution) (*store.Job, error) {
+func (r *Store) ResolveJob(ctx context.Context, res store.Resolution) (*store.Job, error) {
 	req := &pb.ResolveJobRequest{
 		JobId: idOut(res.JobID), Actor: cmp.Or(res.Actor.Name, "nobody"), Note: cmp.Or(res.Actor.Note, "none"),
 		Resolution: &pb.ResolveJobRequest_Dead{Dead: &pb.ResolvedDead{}},
@@ -153,7 +153,7 @@ func (r *remoteStore) ResolveJob(ctx context.Context, res store.Resolution) (*st
 	if res.Result != nil {
 		req.Resolution = &pb.ResolveJobRequest_Completed{Completed: &pb.ResolvedCompleted{Result: payloadOut(*res.Result)}}
 	}
-	resp, err := r.api.queues.ResolveJob(ctx, req)
+	resp, err := r.queues.ResolveJob(ctx, req)
 	if err != nil {
 		return nil, storeError(err)
 	}

@@ -1,4 +1,4 @@
-package servertest
+package remote
 
 import (
 	"context"
@@ -24,8 +24,8 @@ type refusal struct {
 	message string
 }
 
-// storeError is the typed error that a status stands for; what carries no reason of ours is
-// the error of a context, or stays what it is.
+// storeError is the typed error that a status stands for. What carries no reason of ours is
+// the error of a context, or of a connection that broke, or stays what it is.
 func storeError(err error) error {
 	if err == nil {
 		return nil
@@ -50,6 +50,8 @@ func storeError(err error) error {
 		return context.Canceled
 	case st.Code() == codes.DeadlineExceeded:
 		return context.DeadlineExceeded
+	case st.Code() == codes.Unavailable:
+		return &store.OutcomeUnknownError{Cause: err}
 	}
 	return err
 }
@@ -101,7 +103,7 @@ func (r refusal) typed() error {
 		return &store.RequestReusedError{}
 	case pb.ErrorReason_ERROR_REASON_JOB_BUSY:
 		return &store.BusyError{JobID: store.JobID(r.number("job_id")), What: r.message}
-	case pb.ErrorReason_ERROR_REASON_DATABASE_UNAVAILABLE:
+	case pb.ErrorReason_ERROR_REASON_DATABASE_UNAVAILABLE, pb.ErrorReason_ERROR_REASON_DRAINING, pb.ErrorReason_ERROR_REASON_OVERLOADED:
 		return &store.UnavailableError{Cause: errors.New(r.message)}
 	case pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN:
 		return &store.OutcomeUnknownError{Cause: errors.New(r.message)}

@@ -1,23 +1,25 @@
-package servertest
+// Package remote is the API of the service as a store.Store: the contract of a Store, random
+// sequences and recorded histories then run through real gRPC. Its conversions are written
+// apart from the server's own, so that a mistake there is not made here as well.
+package remote
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"sync"
-	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
 	"github.com/leasehold/leasehold/store"
-	"github.com/leasehold/leasehold/store/postgres"
 )
 
-// remoteStore is a store.Store whose methods are calls of the API: of the single methods for
+// Store is a store.Store whose methods are calls of the API: of the single methods for
 // one item, of the batch methods for several. What the API does not have goes to the
-// database directly, and where it says less than a Store, remoteStore bridges the gap:
+// database directly, and where it says less than a Store, Store bridges the gap:
 //
 //   - Maintenance, Undeliver and EnsureQueues: the service's own, no part of the API.
 //   - Byte caps (Acquire.MaxBytes, Page.Bytes): the service chooses them. Calls with another
@@ -32,10 +34,21 @@ import (
 //   - A ResolveJob without actor or note is refused (INVALID_REQUEST): they are made up.
 //   - Bad UTF-8 cannot be sent; gRPC itself refuses it. It is replaced, as Fail would.
 //   - Errors do not repeat keys and request ids: they are put back from the request.
-type remoteStore struct {
+//   - What the service does not begin for reasons of its own (DRAINING, OVERLOADED) is an
+//     UnavailableError, as all of which nothing was done.
+//   - A call whose connection broke is an OutcomeUnknownError, whatever it asked for.
+type Store struct {
 	store.Maintenance
-	direct *postgres.Store
-	api    *replica
+	Direct store.Store // the database itself
+
+	// Wait is the long poll of every Acquire; 0: none.
+	Wait time.Duration
+	// Drains tells that the replica may be draining, which heartbeats then say.
+	Drains bool
+
+	leases pb.LeaseServiceClient
+	jobs   pb.JobServiceClient
+	queues pb.QueueServiceClient
 	tokens *store.Tokens // for leases that this client has not been given
 
 	mu    sync.Mutex
@@ -44,32 +57,24 @@ type remoteStore struct {
 	names map[string]string         // those of ListQueues by the last name of the page before
 }
 
-var _ store.Store = (*remoteStore)(nil)
+var _ store.Store = (*Store)(nil)
 
-// newRemoteStore starts a replica and connects to it.
-func newRemoteStore(t testing.TB, url string) *remoteStore {
-	t.Helper()
-	st := openStore(t, url)
-	key, err := st.TokenKey(t.Context())
+// New makes a client of the replica at the end of conn, beside direct, a Store over the
+// database of that replica.
+func New(ctx context.Context, conn grpc.ClientConnInterface, direct store.Store) (*Store, error) {
+	key, err := direct.TokenKey(ctx)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return &remoteStore{
-		Maintenance: st, direct: st, api: serve(t, st, withoutEarlySweep{st}), tokens: store.NewTokens(key),
+	return &Store{
+		Maintenance: direct, Direct: direct, tokens: store.NewTokens(key),
+		leases: pb.NewLeaseServiceClient(conn), jobs: pb.NewJobServiceClient(conn), queues: pb.NewQueueServiceClient(conn),
 		given: map[store.LeaseRef]string{}, pages: map[int64]string{}, names: map[string]string{},
-	}
-}
-
-// withoutEarlySweep keeps an acquire that finds nothing from sweeping its queues (R38),
-// which the contract of a Store does not have: when a lease ends must be the test's choice.
-type withoutEarlySweep struct{ store.Store }
-
-func (withoutEarlySweep) SweepPage(context.Context, store.JobID, int, []string) (store.Swept, error) {
-	return store.Swept{}, nil
+	}, nil
 }
 
 // token is the handle of a lease.
-func (r *remoteStore) token(ref store.LeaseRef) string {
+func (r *Store) token(ref store.LeaseRef) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if token, ok := r.given[ref]; ok {
@@ -78,7 +83,7 @@ func (r *remoteStore) token(ref store.LeaseRef) string {
 	return r.tokens.Seal(ref)
 }
 
-func (r *remoteStore) remember(leases []*pb.Lease, refs []store.Lease) {
+func (r *Store) remember(leases []*pb.Lease, refs []store.Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range refs {
@@ -127,9 +132,9 @@ func (m method[Item, Result, Req, Ok, R]) call(ctx context.Context, items []Item
 }
 
 // Acquire is store.Store.Acquire.
-func (r *remoteStore) Acquire(ctx context.Context, items []store.Acquire) ([]store.Acquired, error) {
+func (r *Store) Acquire(ctx context.Context, items []store.Acquire) ([]store.Acquired, error) {
 	if len(items) != 1 || items[0].MaxBytes != 0 {
-		return r.direct.Acquire(ctx, items)
+		return r.Direct.Acquire(ctx, items)
 	}
 	got, err := r.acquire(ctx, items[0])
 	if err != nil {
@@ -138,8 +143,8 @@ func (r *remoteStore) Acquire(ctx context.Context, items []store.Acquire) ([]sto
 	return []store.Acquired{got}, nil
 }
 
-func (r *remoteStore) acquire(ctx context.Context, a store.Acquire) (store.Acquired, error) {
-	resp, err := r.api.leases.AcquireLease(ctx, acquireOut(a))
+func (r *Store) acquire(ctx context.Context, a store.Acquire) (store.Acquired, error) {
+	resp, err := r.leases.AcquireLease(ctx, r.acquireOut(a))
 	if err = storeError(err); isOfCall(err) {
 		return store.Acquired{}, err
 	}
@@ -170,56 +175,56 @@ func whatOnlyTheAPISays(l *pb.Lease) error {
 }
 
 // Undeliver is store.Store.Undeliver.
-func (r *remoteStore) Undeliver(ctx context.Context, leases []store.LeaseRef, requestID *string) error {
-	return r.direct.Undeliver(ctx, leases, requestID)
+func (r *Store) Undeliver(ctx context.Context, leases []store.LeaseRef, requestID *string) error {
+	return r.Direct.Undeliver(ctx, leases, requestID)
 }
 
 // Heartbeat is store.Store.Heartbeat.
-func (r *remoteStore) Heartbeat(ctx context.Context, items []store.Heartbeat) ([]store.Beaten, error) {
+func (r *Store) Heartbeat(ctx context.Context, items []store.Heartbeat) ([]store.Beaten, error) {
 	return method[store.Heartbeat, store.Beaten, *pb.HeartbeatRequest, *pb.HeartbeatResponse, *pb.BatchHeartbeatResult]{
-		in: r.heartbeatOut, one: r.api.leases.Heartbeat, out: beatenIn,
+		in: r.heartbeatOut, one: r.leases.Heartbeat, out: r.beatenIn,
 		batch: func(ctx context.Context, reqs []*pb.HeartbeatRequest) ([]*pb.BatchHeartbeatResult, error) {
-			resp, err := r.api.leases.BatchHeartbeat(ctx, &pb.BatchHeartbeatRequest{Items: reqs})
+			resp, err := r.leases.BatchHeartbeat(ctx, &pb.BatchHeartbeatRequest{Items: reqs})
 			return resp.GetResults(), err
 		},
 	}.call(ctx, items)
 }
 
 // Complete is store.Store.Complete.
-func (r *remoteStore) Complete(ctx context.Context, items []store.Complete) ([]store.Completion, error) {
+func (r *Store) Complete(ctx context.Context, items []store.Complete) ([]store.Completion, error) {
 	return method[store.Complete, store.Completion, *pb.CompleteRequest, *pb.CompleteResponse, *pb.BatchCompleteResult]{
-		in: r.completeOut, one: r.api.leases.Complete, out: completionIn,
+		in: r.completeOut, one: r.leases.Complete, out: completionIn,
 		batch: func(ctx context.Context, reqs []*pb.CompleteRequest) ([]*pb.BatchCompleteResult, error) {
-			resp, err := r.api.leases.BatchComplete(ctx, &pb.BatchCompleteRequest{Items: reqs})
+			resp, err := r.leases.BatchComplete(ctx, &pb.BatchCompleteRequest{Items: reqs})
 			return resp.GetResults(), err
 		},
 	}.call(ctx, items)
 }
 
 // Fail is store.Store.Fail.
-func (r *remoteStore) Fail(ctx context.Context, items []store.Fail) ([]store.Ended, error) {
+func (r *Store) Fail(ctx context.Context, items []store.Fail) ([]store.Ended, error) {
 	return method[store.Fail, store.Ended, *pb.FailRequest, *pb.FailResponse, *pb.BatchFailResult]{
-		in: r.failOut, one: r.api.leases.Fail, out: failedIn,
+		in: r.failOut, one: r.leases.Fail, out: failedIn,
 		batch: func(ctx context.Context, reqs []*pb.FailRequest) ([]*pb.BatchFailResult, error) {
-			resp, err := r.api.leases.BatchFail(ctx, &pb.BatchFailRequest{Items: reqs})
+			resp, err := r.leases.BatchFail(ctx, &pb.BatchFailRequest{Items: reqs})
 			return resp.GetResults(), err
 		},
 	}.call(ctx, items)
 }
 
 // Release is store.Store.Release.
-func (r *remoteStore) Release(ctx context.Context, items []store.Release) ([]store.Ended, error) {
+func (r *Store) Release(ctx context.Context, items []store.Release) ([]store.Ended, error) {
 	return method[store.Release, store.Ended, *pb.ReleaseRequest, *pb.ReleaseResponse, *pb.BatchReleaseResult]{
-		in: r.releaseOut, one: r.api.leases.Release, out: releasedIn,
+		in: r.releaseOut, one: r.leases.Release, out: releasedIn,
 		batch: func(ctx context.Context, reqs []*pb.ReleaseRequest) ([]*pb.BatchReleaseResult, error) {
-			resp, err := r.api.leases.BatchRelease(ctx, &pb.BatchReleaseRequest{Items: reqs})
+			resp, err := r.leases.BatchRelease(ctx, &pb.BatchReleaseRequest{Items: reqs})
 			return resp.GetResults(), err
 		},
 	}.call(ctx, items)
 }
 
 // ListStuck is store.Store.ListStuck.
-func (r *remoteStore) ListStuck(ctx context.Context, f store.StuckFilter, p store.Page) (store.StuckPage, error) {
+func (r *Store) ListStuck(ctx context.Context, f store.StuckFilter, p store.Page) (store.StuckPage, error) {
 	req := &pb.ListStuckRequest{Queue: f.Queue, PageSize: to(int32(p.Size))}
 	for _, d := range f.Diagnoses {
 		req.Diagnoses = append(req.Diagnoses, pb.Diagnosis(d))
@@ -228,7 +233,7 @@ func (r *remoteStore) ListStuck(ctx context.Context, f store.StuckFilter, p stor
 	if req.PageToken, err = r.pageToken(p.After); err != nil {
 		return store.StuckPage{}, err
 	}
-	resp, err := r.api.leases.ListStuck(ctx, req)
+	resp, err := r.leases.ListStuck(ctx, req)
 	if err != nil {
 		return store.StuckPage{}, storeError(err)
 	}
@@ -244,7 +249,7 @@ func (r *remoteStore) ListStuck(ctx context.Context, f store.StuckFilter, p stor
 
 // position is what stands for a page token in store.Page: positions are opaque to those who
 // page, as the tokens are.
-func (r *remoteStore) position(token string) int64 {
+func (r *Store) position(token string) int64 {
 	if token == "" {
 		return 0
 	}
@@ -255,7 +260,7 @@ func (r *remoteStore) position(token string) int64 {
 	return n
 }
 
-func (r *remoteStore) pageToken(after int64) (string, error) {
+func (r *Store) pageToken(after int64) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	token, ok := r.pages[after]

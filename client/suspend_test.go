@@ -1,0 +1,134 @@
+package client_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold/leasehold/client"
+	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
+)
+
+const shortLease = 2 * time.Second
+
+// stopped is a worker process that holds the only job and was stopped in its middle, for longer
+// than its lease.
+func stopped(t *testing.T, w *world, cfg childConfig, next pb.JobState) (*process, string) {
+	t.Helper()
+	id := w.enqueue(cfg.Queue, 1)[0]
+	cfg.Endpoints, cfg.Lease, cfg.Concurrency, cfg.Ledger = w.proxied(), shortLease, 1, w.ledger()
+	p := startProcess(t, cfg)
+	p.awaitLines("began "+id+" 1", 1)
+	p.signal(syscall.SIGSTOP)
+	eventually(t, "the lease ends", func() bool { return w.state(id) == next })
+	return p, id
+}
+
+// takeOver lets another worker do the job, and write its effect.
+func takeOver(t *testing.T, w *world, queue, id string) {
+	t.Helper()
+	start(t, w.straight, client.WorkerConfig{Queues: []string{queue}, Owner: "the other", Handler: func(_ context.Context, job *client.Job) error {
+		_, err := settle(w.db.URL, job.ID(), job.LeaseNo())
+		return err
+	}})
+	eventually(t, "the other worker completes the job", func() bool { return w.state(id) == pb.JobState_JOB_STATE_COMPLETED })
+}
+
+func (w *world) effects(id string) (times int) {
+	return one[int](w, `SELECT times FROM effects WHERE job_id = $1`, id)
+}
+
+// TestStoppedWorkerWhoseJobAnotherTook: its handler is cancelled when it goes on; what it writes
+// with its old fencing number has no effect, and the job stays the other's.
+func TestStoppedWorkerWhoseJobAnotherTook(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	q := w.createQueue(&pb.Queue{Name: "q"})
+	p, id := stopped(t, w, childConfig{Queue: q, Stubborn: true}, pb.JobState_JOB_STATE_PENDING)
+	takeOver(t, w, q, id)
+	p.signal(syscall.SIGCONT)
+	p.awaitLines("cancelled "+id, 1)
+	if got := p.awaitLines("wrote "+id, 1)[0]; got != "wrote "+id+" 0 <nil>" {
+		t.Errorf("the late worker %s", got)
+	}
+	p.signal(syscall.SIGTERM)
+	p.awaitLines("ended <nil>", 1)
+	if n := w.effects(id); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+	if got := w.job(id); got.GetJob().GetLeaseNo() != 2 || got.GetLeases()[1].GetLeaseOwner() != "the other" || got.GetLeases()[0].GetLateCalls().GetCount() == 0 {
+		t.Errorf("on record: %v", got)
+	}
+}
+
+// TestLateCompleteIsRefused where another took the job and no heartbeat told of it.
+func TestLateCompleteIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	q := w.createQueue(&pb.Queue{Name: "q"})
+	p, id := stopped(t, w, childConfig{Queue: q, Stubborn: true, HoldBeats: true}, pb.JobState_JOB_STATE_PENDING)
+	takeOver(t, w, q, id)
+	p.signal(syscall.SIGCONT)
+	if got := p.awaitLines("cancelled "+id, 1)[0]; got != "cancelled "+id+" *client.ExpiredError" {
+		t.Errorf("the late worker was %s", got)
+	}
+	eventually(t, "its Complete is refused", func() bool {
+		late := w.job(id).GetLeases()[0].GetLateCalls()
+		return late.GetCount() == 1 && late.GetLastCall() == "Complete"
+	})
+	if n := w.effects(id); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// TestStoppedWorkerWhoseJobNobodyTook: what it completes is accepted, late; nobody else had begun.
+func TestStoppedWorkerWhoseJobNobodyTook(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		queue *pb.Queue
+		then  pb.JobState
+	}{
+		"requeued": {&pb.Queue{Name: "q"}, pb.JobState_JOB_STATE_PENDING},
+		"held":     {&pb.Queue{Name: "q", OnExpiry: pb.OnExpiry_ON_EXPIRY_HOLD}, pb.JobState_JOB_STATE_STUCK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p, id := stopped(t, w, childConfig{Queue: w.createQueue(c.queue), Stubborn: true}, c.then)
+			p.signal(syscall.SIGCONT)
+			p.awaitLines("cancelled "+id, 1)
+			eventually(t, "the job is completed", func() bool { return w.state(id) == pb.JobState_JOB_STATE_COMPLETED })
+			got := w.job(id)
+			if !got.GetJob().GetCompletedLate() || len(got.GetLeases()) != 1 || w.effects(id) != 1 {
+				t.Errorf("on record: %v, %d effects", got, w.effects(id))
+			}
+		})
+	}
+}
+
+// TestHeartbeatsUnderDuress: one processor, handlers that compute, half of the heartbeats delayed
+// by 0.8 of the lease and one that hangs for ever: no lease is lost.
+func TestHeartbeatsUnderDuress(t *testing.T) {
+	t.Parallel()
+	const lease, jobs = 5 * time.Second, 3
+	w := newWorld(t, 1)
+	q := w.createQueue(&pb.Queue{Name: "q"})
+	ids := w.enqueue(q, jobs)
+	p := startProcess(t, childConfig{Endpoints: w.proxied(), Queue: q, Lease: lease, Concurrency: jobs, Busy: true, Hinder: true}, "GOMAXPROCS=1")
+	p.awaitLines("began", jobs)
+	eventually(t, "every lease is renewed for three times its length", func() bool {
+		return one[bool](w, `SELECT bool_and(lease_until > leased_at + 3 * lease_length) FROM leasehold.all_leases WHERE queue = $1`, q) ||
+			len(p.said("cancelled")) > 0
+	})
+	p.finish()
+	eventually(t, "the jobs are completed", func() bool { return w.count(q, "COMPLETED") == jobs || len(p.said("cancelled")) > 0 })
+	if lost := p.said("cancelled"); len(lost) > 0 {
+		t.Fatalf("%v", lost)
+	}
+	for _, id := range ids {
+		if n := len(w.job(id).GetLeases()); n != 1 {
+			t.Errorf("job %s had %d leases", id, n)
+		}
+	}
+}
