@@ -37,6 +37,8 @@ type childConfig struct {
 	Grace       time.Duration
 	// Ledger is the database with the table effects, which a handler that ends writes to.
 	Ledger string
+	// Work is how long a handler works, without waiting to be let finish.
+	Work time.Duration
 	// Busy handlers compute while they wait.
 	Busy bool
 	// Stubborn handlers finish, though they were cancelled.
@@ -86,8 +88,13 @@ func child(text string) int {
 func (c childConfig) handler(finish <-chan struct{}) client.Handler {
 	return func(ctx context.Context, job *client.Job) error {
 		fmt.Println("began", job.ID(), job.LeaseNo())
+		worked := make(<-chan time.Time)
+		if c.Work > 0 {
+			worked = time.After(c.Work)
+		}
 		select {
 		case <-finish:
+		case <-worked:
 		case <-ctx.Done():
 		case <-c.spin(ctx, finish):
 		}

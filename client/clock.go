@@ -34,7 +34,7 @@ const suspicion = time.Second
 // costs a run and is safe.
 func pairedClock(monotonic, wall func() time.Duration) clock {
 	var mu sync.Mutex
-	var now instant
+	now := instant(time.Second) // never 0, which stands for no time
 	mono, clockOnTheWall := monotonic(), wall()
 	return func() instant {
 		mu.Lock()

@@ -13,7 +13,8 @@ const (
 	// time to notice, and what it sent last needs time to arrive.
 	marginShare = 10
 	marginMost  = 3 * time.Second
-	// beatShare is the part of what remains after which to beat, where the service gives no advice.
+	// beatShare is the part of what remains after which to beat, where the service gives no advice that leaves room for
+	// another try.
 	beatShare = 3
 	// beatFloor bounds how often one lease beats on its own: near the end of max_runtime a third
 	// of what remains comes to nothing.
@@ -94,7 +95,7 @@ func (l *lease) renew(since instant, remaining, next time.Duration) {
 	if l.state == working {
 		l.stopAt.Store(int64(end.add(-min(remaining/marginShare, marginMost))))
 	}
-	if next <= 0 || next > remaining {
+	if next <= 0 || next > remaining/2 {
 		next = remaining / beatShare
 	}
 	l.interval = max(next, beatFloor)

@@ -50,7 +50,7 @@ func (w *Worker) poll(ctx, values context.Context) {
 		case got == n:
 			// There is more. Fewer and larger polls cost the service less: half of the slots should
 			// be free, if that does not take longer than a poll does.
-			failures, least, patience = 0, w.cfg.Concurrency/2, min(took, gatherMost)
+			failures, least, patience = 0, min(w.cfg.Concurrency, batchItems)/2, min(took, gatherMost)
 		case got == 0 && took < emptyPause:
 			failures, pause = 0, backoff(0, emptyPause, emptyPause)
 		default:

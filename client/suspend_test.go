@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
@@ -130,5 +131,48 @@ func TestHeartbeatsUnderDuress(t *testing.T) {
 		if n := len(w.job(id).GetLeases()); n != 1 {
 			t.Errorf("job %s had %d leases", id, n)
 		}
+	}
+}
+
+// TestProcessesKilledAtRandom: three worker processes share a queue, and are killed, or stopped and
+// continued, again and again. Every job is completed by one of its leases, and no effect is older
+// than the one that another lease had left.
+func TestProcessesKilledAtRandom(t *testing.T) {
+	t.Parallel()
+	const jobs, rounds = 500, 4
+	w := newWorld(t, 2)
+	q := w.createQueue(&pb.Queue{Name: "q", Policy: &pb.JobPolicy{MaxExpirations: new(int32(100))}})
+	w.enqueue(q, jobs)
+	cfg := childConfig{Endpoints: w.proxied(), Queue: q, Lease: shortLease, Concurrency: 5, Ledger: w.ledger(), Work: 250 * time.Millisecond}
+	workers := []*process{startProcess(t, cfg), startProcess(t, cfg), startProcess(t, cfg)}
+	done := func() bool { return w.count(q, "COMPLETED") == jobs }
+	expired := func() int { return one[int](w, `SELECT count(*)::int FROM leasehold.all_leases WHERE ended_by = 'EXPIRED'`) }
+	for round := range rounds {
+		victim := &workers[rand.N(len(workers))]
+		eventually(t, "it works", func() bool { return len((*victim).said("began")) >= 5 || done() })
+		if round%2 == 0 {
+			_ = (*victim).cmd.Process.Kill() // as a crash does
+			*victim = startProcess(t, cfg)
+			continue
+		}
+		before := expired()
+		(*victim).signal(syscall.SIGSTOP)
+		eventually(t, "its leases run out", func() bool { return expired() > before || done() })
+		(*victim).signal(syscall.SIGCONT)
+	}
+	eventually(t, "all jobs are completed", done)
+	for _, p := range workers {
+		p.signal(syscall.SIGTERM)
+		p.awaitLines("ended <nil>", 1)
+	}
+	if n := one[int](w, `SELECT count(*)::int FROM leasehold.all_leases WHERE ended_by IN ('COMPLETED', 'COMPLETED_LATE')`); n != jobs {
+		t.Errorf("%d completions of %d jobs", n, jobs)
+	}
+	if n := one[int](w, `SELECT count(*)::int FROM effects`); n != jobs {
+		t.Errorf("%d of %d jobs had an effect", n, jobs)
+	}
+	if n := one[int](w, `SELECT count(*)::int FROM effects e JOIN leasehold.all_jobs j ON j.id::text = e.job_id
+		WHERE e.fence > j.lease_no OR e.times > e.fence`); n != 0 {
+		t.Errorf("%d jobs have effects that belong to no lease", n)
 	}
 }

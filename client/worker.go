@@ -137,9 +137,9 @@ func (w *Worker) awaitHandlers(ctx context.Context) {
 	case <-grace.C:
 	case <-w.hurrying:
 	}
-	working := w.keeper.working()
-	w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "handlers are cancelled", slog.Int("handlers", len(working)))
-	for _, l := range working {
+	leases := w.keeper.working()
+	w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "handlers are cancelled", slog.Int("handlers", len(leases)))
+	for _, l := range leases {
 		l.stop(&ShutdownError{})
 	}
 	within := time.NewTimer(returnWithin)

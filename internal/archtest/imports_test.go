@@ -57,7 +57,7 @@ var concrete = map[string]string{
 
 // testsOnly are packages that no program may contain.
 var testsOnly = []string{
-	"store/storetest", "store/postgres/backdoor", "internal/privatepg/pgtest", "internal/faultproxy", "internal/replica", "internal/doctest",
+	"store/storetest", "store/postgres/backdoor", "internal/privatepg/pgtest", "internal/faultproxy", "internal/replica", "server/servertest", "internal/doctest",
 	"internal/chaos",
 }
 

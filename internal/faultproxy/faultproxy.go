@@ -120,7 +120,7 @@ func (p *Proxy) Delay(d Direction, by time.Duration) { p.change(d, func(l *lane)
 // CutAt cuts the connection on which, in a direction, the first chunk arrives that match
 // says yes to; the chunk itself is not delivered. That happens once: then the channel is
 // closed, and the direction is as before. A chunk is what one read gave: for small messages
-// that are sent at once it is the message. match must not keep the chunk.
+// that are sent at once it is the message. match must not keep the chunk, nor call the proxy.
 func (p *Proxy) CutAt(d Direction, match func(chunk []byte) bool) <-chan struct{} {
 	t := &trap{match: match, sprung: make(chan struct{})}
 	p.change(d, func(l *lane) { l.trap = t })

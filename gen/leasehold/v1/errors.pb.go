@@ -82,7 +82,7 @@ const (
 	// UNAVAILABLE, with RetryInfo. This replica is shutting down: use another.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 51
 	// UNAVAILABLE, with RetryInfo. The row or key is locked by another transaction
-	// for longer than the call could wait; nothing was done.
+	// for longer than the call could wait. Nothing was done, with the same exception.
 	ErrorReason_ERROR_REASON_JOB_BUSY ErrorReason = 52
 	// UNKNOWN. The connection broke around the commit of a write that is not
 	// idempotent: it may or may not have happened. Look before you repeat it, or
