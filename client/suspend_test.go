@@ -146,7 +146,9 @@ func TestProcessesKilledAtRandom(t *testing.T) {
 	cfg := childConfig{Endpoints: w.proxied(), Queue: q, Lease: shortLease, Concurrency: 5, Ledger: w.ledger(), Work: 250 * time.Millisecond}
 	workers := []*process{startProcess(t, cfg), startProcess(t, cfg), startProcess(t, cfg)}
 	done := func() bool { return w.count(q, "COMPLETED") == jobs }
-	expired := func() int { return one[int](w, `SELECT count(*)::int FROM leasehold.all_leases WHERE ended_by = 'EXPIRED'`) }
+	expired := func() int {
+		return one[int](w, `SELECT count(*)::int FROM leasehold.all_leases WHERE ended_by = 'EXPIRED'`)
+	}
 	for round := range rounds {
 		victim := &workers[rand.N(len(workers))]
 		eventually(t, "it works", func() bool { return len((*victim).said("began")) >= 5 || done() })

@@ -32,7 +32,7 @@ const (
 	formatJSON  = "json"
 )
 
-func newBench(std streams, env lookupEnv) *cobra.Command {
+func newBench(std streams) *cobra.Command {
 	cfg := &benchConfig{}
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -50,7 +50,9 @@ func newBench(std streams, env lookupEnv) *cobra.Command {
 	f.StringVar(&cfg.Format, "format", formatTable, "table or json")
 	f.StringVar(&cfg.DatabaseURL, "database-url", "", "server to measure, as postgres://user@host/database, whose user may make databases; default: a private one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := errors.Join(applyEnv(f, env), cfg.prepare()); err != nil {
+		// Not from the environment: a database URL that is set for serve would be the server of
+		// the work, and this keeps it busy for an hour.
+		if err := cfg.prepare(); err != nil {
 			return &exitError{code: exitUsage, err: err}
 		}
 		log := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: slog.LevelWarn}))

@@ -38,8 +38,8 @@ func realSettings() []setting {
 	for _, cmd := range newRoot(streams{}, os.LookupEnv).Commands() {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			s := setting{command: cmd.Name(), flag: f.Name, env: envName(f.Name), value: f.DefValue}
-			if cmd.Name() == "proto" {
-				s.env = "" // it has nothing that would be set once for a service
+			if cmd.Name() == "proto" || cmd.Name() == "bench" {
+				s.env = "" // they have nothing that would be set once for a service
 			}
 			settings = append(settings, s)
 		})

@@ -177,7 +177,7 @@ func TestEverythingAtOnceOnTheSameJobsNeverDeadlocks(t *testing.T) {
 	mayExpire(t, f)
 	stored(t, f.members[0], 400, &pb.EnqueueRequest{Queue: q})
 	a := &melee{t: t, f: f, queue: q, odd: map[string]int{}}
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	var all sync.WaitGroup
 	for n, act := range []func(*member){a.acquire, a.beat, a.complete, a.fail, a.release, a.operate, a.acquire, a.beat, a.beat} {

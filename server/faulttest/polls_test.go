@@ -95,7 +95,7 @@ func TestPollsThatLeaveAtAnyMomentLeaveNothingBehind(t *testing.T) {
 	}
 	many(500) // pools, caches and the connection are made
 	goroutines, heap := rest()
-	many(4000)
+	many(2500)
 	var after, heapAfter float64
 	eventually(t, "goroutines and memory are back where they were", func() bool {
 		after, heapAfter = rest()

@@ -24,7 +24,7 @@ INSERT INTO leasehold.job_data (job_id, payload) SELECT id, '' FROM made`
 // replica is killed in the middle: whoever holds the token goes on elsewhere.
 func TestAllOfManyDeadJobsAreListedAndDrivenAgain(t *testing.T) {
 	t.Parallel()
-	const dead = 3500
+	const dead = 2500
 	f := newFleet(t, database(t), 2)
 	q := opened(t, f, &pb.Queue{Name: "q"})
 	stored(t, f.members[0], 200, &pb.EnqueueRequest{Queue: q})

@@ -42,7 +42,7 @@ func changeUnderLoad(t *testing.T, f *fleet) {
 	defer end()
 	further := func() { // several rounds with things as they are
 		before := rounds.Load()
-		eventually(t, "work goes on", func() bool { return rounds.Load() > before+8 || t.Failed() })
+		eventually(t, "work goes on", func() bool { return rounds.Load() > before+4 || t.Failed() })
 	}
 	further()
 	for _, table := range lookAll(t, f, sqlTables) {
