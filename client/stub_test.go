@@ -33,10 +33,9 @@ type stub struct {
 
 	mu    sync.Mutex
 	calls []proto.Message
-	more  chan struct{} // closed, and made anew, with each call
 }
 
-func newStub() *stub { return &stub{more: make(chan struct{})} }
+func newStub() *stub { return &stub{} }
 
 func (s *stub) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
 	if s.quiet {
@@ -49,8 +48,6 @@ func (s *stub) Invoke(ctx context.Context, method string, args, reply any, _ ...
 	req := proto.Clone(args.(proto.Message))
 	s.mu.Lock()
 	s.calls = append(s.calls, req)
-	close(s.more)
-	s.more = make(chan struct{})
 	s.mu.Unlock()
 	resp, err := s.answer(ctx, method, req)
 	if err == nil {
@@ -184,18 +181,14 @@ func seen[M proto.Message](s *stub) []M {
 }
 
 // awaitCalls waits for so many calls of one kind.
-func awaitCalls[M proto.Message](t testing.TB, s *stub, n int) []M {
+func awaitCalls[M proto.Message](t testing.TB, s *stub, n int) (got []M) {
 	t.Helper()
-	for {
-		s.mu.Lock()
-		more := s.more
-		s.mu.Unlock()
-		if got := seen[M](s); len(got) >= n {
-			return got
-		}
-		var m M
-		await(t, fmt.Sprintf("%d calls of %T", n, m), more)
-	}
+	var m M
+	eventually(t, fmt.Sprintf("%d calls of %T", n, m), func() bool {
+		got = seen[M](s)
+		return len(got) >= n
+	})
+	return got
 }
 
 // refusal is a status as the service makes it.

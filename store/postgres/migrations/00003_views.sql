@@ -126,8 +126,8 @@ LEFT JOIN leasehold.late_calls l ON l.job_id = t.job_id AND l.lease_no = t.lease
 -- the jobs that wait are not read.
 CREATE VIEW leasehold.stuck_jobs AS
 SELECT t.id, q.name AS queue, leasehold.state_word(t.state) AS state, leasehold.diagnosis_word(t.diagnosis) AS diagnosis, t.since,
-       t.subject, t.last_owner AS owner, t.lease_no, t.lease_until, t.last_beat_at, t.stage,
-       t.attempts_used, t.max_attempts, t.expirations, t.state_reason
+       t.subject::text AS subject, t.last_owner AS owner, t.lease_no, t.lease_until, t.last_beat_at, t.stage::text AS stage,
+       t.attempts_used::integer AS attempts_used, t.max_attempts, t.expirations::integer AS expirations, t.state_reason
 FROM (
     SELECT j.id, j.queue_id, j.state, leasehold.diagnosis(j) AS diagnosis, leasehold.diagnosed_since(j, leasehold.diagnosis(j)) AS since,
            j.subject, j.last_owner, j.lease_no, j.lease_until, j.beat_at AS last_beat_at, j.stage,
