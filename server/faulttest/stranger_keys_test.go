@@ -32,11 +32,12 @@ func TestR32_KeysThatAStrangerHoldsInItsOwnWay(t *testing.T) {
 	var calling sync.WaitGroup
 	held := map[string]func(context.Context) error{}
 	for _, key := range []string{"inserted", "over"} {
-		held[key] = func(ctx context.Context) error {
+		call := func(ctx context.Context) error {
 			_, err := s.members[1].jobs.Enqueue(ctx, &pb.EnqueueRequest{Queue: "q", IdempotencyKey: &key})
 			return err
 		}
-		calling.Go(func() { s.wantBusy(t, key, held[key], until) })
+		held[key] = call
+		calling.Go(func() { s.wantBusy(t, key, call, until) })
 	}
 	for i := range 16 {
 		calling.Go(func() {
