@@ -124,15 +124,15 @@ func TestR48ScansFromTheStartTakeATwentiethOfTheTime(t *testing.T) {
 	}
 }
 
-func migrateForMarks(ctx context.Context, url string) error {
-	return Migrate(ctx, url, slog.New(slog.DiscardHandler))
-}
-
 // markedStore is a Store with queue q that never scans from the start of its own accord, and
-// a session of a stranger.
+// a session of a stranger. It has a server of its own: an open transaction in any database of a
+// server holds back the marks.
 func markedStore(t *testing.T) (*Store, *pgx.Conn) {
 	t.Helper()
-	url := pgtest.Database(t, migrateForMarks)
+	url := pgtest.Server(t).URL("postgres")
+	if err := Migrate(t.Context(), url, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
 	s, err := Open(t.Context(), Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
@@ -190,9 +190,6 @@ func TestR48NothingThatIsCommittedLateLiesBeforeTheMark(t *testing.T) {
 	s, stranger := markedStore(t)
 	tx, err := stranger.Begin(t.Context())
 	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), sqlSettings, "60000", "1000"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(t.Context(), sqlEnqueue, enqueueArgs([]store.NewJob{{Queue: "q"}}, nil)...); err != nil {
