@@ -13,6 +13,10 @@ import (
 // waits until its own deadline. A locked row must not delay its neighbours' answers for long.
 const batchPatience = 500 * time.Millisecond
 
+// repeatsPatience bounds a batch that names one thing many times, a statement for each time:
+// a thousand heartbeats of one lease would keep others from the connection for seconds.
+const repeatsPatience = time.Second
+
 // impatientPatience covers the moment for which a claim holds rows that it then passes over.
 const impatientPatience = 10 * time.Millisecond
 
@@ -35,8 +39,12 @@ func (s *Store) inWaves(ctx context.Context, items []int, identity func(int) any
 	case len(items) == 1:
 		patience = s.ends.statement
 	}
-	first := true
+	first, over := true, time.Now().Add(repeatsPatience)
 	for len(items) > 0 {
+		if !first && time.Now().After(over) {
+			locked = append(locked, items...)
+			break
+		}
 		wave, rest := splitWave(items, identity)
 		again, err := do(ctx, wave)
 		if err != nil && first {
