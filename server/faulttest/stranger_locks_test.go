@@ -23,7 +23,7 @@ const (
 	strangerHolds = 12 * time.Second
 	// strangerBound is far above what a call takes that waits for nobody, and far below how
 	// long the locks are held.
-	strangerBound = 4 * time.Second
+	strangerBound = 6 * time.Second
 	// lockedCallTime is the deadline of a call about what the stranger holds.
 	lockedCallTime = 3 * time.Second
 	jobBusy        = "JOB_BUSY"
