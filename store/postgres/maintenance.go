@@ -95,17 +95,22 @@ WITH page AS MATERIALIZED (
 SELECT (SELECT count(*) FROM aside)::int AS done, (SELECT max(p.id) FROM page p) AS last`
 
 	// Keys of jobs that ended longer ago than they have to be kept, or that retention dropped.
-	// A page by job id. Index: idempotency_keys_job.
+	// A page by job id. Locked ones are skipped: to wait would hold the others locked meanwhile.
+	// Indexes: idempotency_keys_job, idempotency_keys_pkey.
 	sqlForgetKeys = `
 WITH page AS MATERIALIZED (
     SELECT k.queue_id, k.key, k.job_id FROM leasehold.idempotency_keys k
     WHERE k.job_id > $1 ORDER BY k.job_id LIMIT 1000
-), gone AS (
-    DELETE FROM leasehold.idempotency_keys k USING page p
-    WHERE k.queue_id = p.queue_id AND k.key = p.key AND k.job_id = p.job_id
-      AND NOT EXISTS (SELECT FROM leasehold.jobs j WHERE j.id = p.job_id)
+), over AS MATERIALIZED (
+    SELECT k.queue_id, k.key, k.job_id
+    FROM page p JOIN leasehold.idempotency_keys k ON k.queue_id = p.queue_id AND k.key = p.key AND k.job_id = p.job_id
+    WHERE NOT EXISTS (SELECT FROM leasehold.jobs j WHERE j.id = p.job_id)
       AND NOT EXISTS (SELECT FROM leasehold.finished_jobs f WHERE f.id = p.job_id
             AND f.finished_at + coalesce(f.idempotency_retention, interval '7 days') > statement_timestamp())
+    FOR UPDATE OF k SKIP LOCKED
+), gone AS (
+    DELETE FROM leasehold.idempotency_keys k USING over o
+    WHERE k.queue_id = o.queue_id AND k.key = o.key AND k.job_id = o.job_id
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone)::int AS done, (SELECT max(p.job_id) FROM page p) AS last`
