@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/leasehold/leasehold/internal/privatepg/pgtest"
+	"github.com/leasehold/leasehold/internal/replica"
 )
 
 // patience bounds every wait of these tests, on a busy machine.
@@ -49,28 +49,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// output is what a process says, readable while it runs.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // process is a running leasehold.
 type process struct {
 	cmd      *exec.Cmd
-	out, err output
+	out, err replica.Said
 	ended    chan struct{}
 	ready    string // path of its ready file
 }

@@ -126,7 +126,7 @@ func checkOneHolder(e *evidence, h storetest.History, v *verdict) {
 			}
 		case model.Complete, model.Fail, model.Release:
 			if c.Unknown || c.Outcome.Err == nil {
-				ends[store.LeaseRef{JobID: c.Job, LeaseNo: leaseOf(c.Request)}] = true
+				ends[store.LeaseRef{JobID: c.Job, LeaseNo: storetest.LeaseNo(c.Request)}] = true
 			}
 		}
 	}
@@ -275,19 +275,4 @@ func record(tables storetest.Tables, ref store.LeaseRef) (store.LeaseRecord, boo
 		return store.LeaseRecord{}, false
 	}
 	return leases[i], true
-}
-
-// leaseOf is the lease that a call of a token is about, 0 for all others.
-func leaseOf(c model.Call) int64 {
-	switch c := c.(type) {
-	case model.Heartbeat:
-		return c.LeaseNo
-	case model.Complete:
-		return c.LeaseNo
-	case model.Fail:
-		return c.LeaseNo
-	case model.Release:
-		return c.LeaseNo
-	}
-	return 0
 }

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"fmt"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
+	"github.com/leasehold/leasehold/server/servertest/remote"
 	"github.com/leasehold/leasehold/store"
 	"github.com/leasehold/leasehold/store/storetest"
 	"github.com/leasehold/leasehold/store/storetest/model"
@@ -154,16 +152,16 @@ func (t *translator) item(i item) {
 		ok, _ := i.answer.(*pb.CompleteResponse)
 		ref := t.lease(req.GetLeaseToken())
 		t.add(i, ref.JobID, model.Complete{
-			LeaseNo: ref.LeaseNo, Result: payloadIn(req.GetResult()), ThenEnqueue: newJobs(req.GetThenEnqueue()), FollowUps: idsIn(ok.GetThenEnqueueJobIds()),
-		}, model.Outcome{AlreadyApplied: ok.GetAlreadyApplied(), Late: ok.GetLate(), FollowUps: idsIn(ok.GetThenEnqueueJobIds())})
+			LeaseNo: ref.LeaseNo, Result: payloadIn(req.GetResult()), ThenEnqueue: newJobs(req.GetThenEnqueue()), FollowUps: remote.JobIDs(ok.GetThenEnqueueJobIds()),
+		}, model.Outcome{AlreadyApplied: ok.GetAlreadyApplied(), Late: ok.GetLate(), FollowUps: remote.JobIDs(ok.GetThenEnqueueJobIds())})
 	case *pb.FailRequest:
 		ok, _ := i.answer.(*pb.FailResponse)
 		ref := t.lease(req.GetLeaseToken())
 		e := req.GetError()
 		t.add(i, ref.JobID, model.Fail{
 			LeaseNo: ref.LeaseNo, Error: store.CleanJobError(store.JobError{Code: e.GetCode(), Message: e.GetMessage(), Details: e.GetDetails()}),
-			Permanent: req.GetPermanent(), RetryAfter: durationIn(req.GetRetryAfter()), FollowUps: idsIn(ok.GetThenEnqueueJobIds()),
-		}, endOutcome(ok, ok.GetAttemptsLeft(), idsIn(ok.GetThenEnqueueJobIds())))
+			Permanent: req.GetPermanent(), RetryAfter: remote.Duration(req.GetRetryAfter()), FollowUps: remote.JobIDs(ok.GetThenEnqueueJobIds()),
+		}, endOutcome(ok, ok.GetAttemptsLeft(), remote.JobIDs(ok.GetThenEnqueueJobIds())))
 	case *pb.ReleaseRequest:
 		ok, _ := i.answer.(*pb.ReleaseResponse)
 		ref := t.lease(req.GetLeaseToken())
@@ -189,7 +187,7 @@ func (t *translator) item(i item) {
 
 // acquire is one call for each lease.
 func (t *translator) acquire(i item, req *pb.AcquireLeaseRequest) {
-	request := model.Acquire{Owner: req.GetLeaseOwner(), Duration: durationIn(req.GetLeaseDuration()), ByID: req.JobId != nil}
+	request := model.Acquire{Owner: req.GetLeaseOwner(), Duration: remote.Duration(req.GetLeaseDuration()), ByID: req.JobId != nil}
 	ok, _ := i.answer.(*pb.AcquireLeaseResponse)
 	for _, l := range ok.GetLeases() {
 		t.add(i, idIn(l.GetJob().GetJobId()), request, model.Outcome{
@@ -250,29 +248,12 @@ func endOutcome(e ending, attemptsLeft int32, followUps []store.JobID) model.Out
 	return o
 }
 
+// idIn reads the id of a request, which may have none.
 func idIn(id string) store.JobID {
 	if id == "" {
 		return 0
 	}
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		panic(fmt.Sprintf("the service answers job id %q", id))
-	}
-	return store.JobID(n)
-}
-
-func idsIn(ids []string) (out []store.JobID) {
-	for _, id := range ids {
-		out = append(out, idIn(id))
-	}
-	return out
-}
-
-func durationIn(d *durationpb.Duration) *time.Duration {
-	if d == nil {
-		return nil
-	}
-	return to(d.AsDuration())
+	return remote.JobID(id)
 }
 
 func payloadIn(p *pb.Payload) store.Payload {

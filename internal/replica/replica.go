@@ -55,7 +55,7 @@ type Config struct {
 type Replica struct {
 	cfg        Config
 	grpc, http string // kept over restarts
-	said       tail
+	said       Said
 
 	mu    sync.Mutex
 	cmd   *exec.Cmd
@@ -226,13 +226,14 @@ func environment() []string {
 	return env
 }
 
-// tail keeps the end of what is written to it.
-type tail struct {
+// Said keeps the end of what a process says, and may be read while it speaks.
+type Said struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (t *tail) Write(p []byte) (int, error) {
+// Write is io.Writer.
+func (t *Said) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n, err := t.text.Write(p)
@@ -242,7 +243,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (t *tail) String() string {
+// String is what was kept so far.
+func (t *Said) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.text.String()

@@ -86,6 +86,6 @@ func jobNumber(t *testing.T, id string) store.JobID {
 func (f *fleet) mayBlame(t *testing.T, length time.Duration) {
 	t.Helper()
 	eventually(t, "leases can expire", func() bool {
-		return readOne[bool](t, f, `SELECT leasehold.may_blame($1)`, length)
+		return look[bool](t, f, `SELECT leasehold.may_blame($1)`, length)
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
@@ -275,32 +274,19 @@ func (m *member) probe(path string) (ok bool, said string) {
 // number reads one number from the database.
 func (f *fleet) number(t *testing.T, sql string, args ...any) int64 {
 	t.Helper()
-	return readOne[int64](t, f, sql, args...)
+	return look[int64](t, f, sql, args...)
 }
 
 // time reads one time from the database.
 func (f *fleet) time(t *testing.T, sql string, args ...any) time.Time {
 	t.Helper()
-	return readOne[time.Time](t, f, sql, args...)
+	return look[time.Time](t, f, sql, args...)
 }
 
 // writableSince is since when heartbeats have been possible, as the service knows it.
 func (f *fleet) writableSince(t *testing.T) time.Time {
 	t.Helper()
 	return f.time(t, `SELECT writable_since FROM leasehold.service`)
-}
-
-func readOne[T any](t *testing.T, f *fleet, sql string, args ...any) T {
-	t.Helper()
-	rows, err := f.db.SQL.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return value
 }
 
 // awaitTime waits for a moment: a fault lasts as long as it lasts.

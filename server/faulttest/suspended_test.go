@@ -1,41 +1,22 @@
 package faulttest
 
 import (
-	"bytes"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
 	"github.com/leasehold/leasehold/internal/doctest"
+	"github.com/leasehold/leasehold/internal/replica"
 	"github.com/leasehold/leasehold/server/servertest/remote"
 	"github.com/leasehold/leasehold/store"
 )
 
-// said is what a process says, which may be read while it speaks.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
 // exampleWorker runs examples/worker, which users start from, at a replica.
-func exampleWorker(t *testing.T, m *member) (worker *exec.Cmd, log *said) {
+func exampleWorker(t *testing.T, m *member) (worker *exec.Cmd, log *replica.Said) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "worker")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./examples/worker")
@@ -43,7 +24,7 @@ func exampleWorker(t *testing.T, m *member) (worker *exec.Cmd, log *said) {
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	log = &said{}
+	log = &replica.Said{}
 	worker = exec.Command(path, "-service", m.outer.Addr())
 	worker.Stdout, worker.Stderr = log, log
 	if err := worker.Start(); err != nil {

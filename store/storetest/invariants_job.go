@@ -123,7 +123,7 @@ func (t tally) add(c Call, onRecord bool) tally {
 func (j *jobChecker) checkRefused() {
 	beats, late := map[int64]tally{}, map[int64]tally{}
 	for _, c := range j.calls {
-		no := leaseNo(c.Request)
+		no := LeaseNo(c.Request)
 		if no == 0 {
 			continue
 		}
@@ -164,8 +164,8 @@ func (j *jobChecker) checkResult() {
 	}
 }
 
-// leaseNo is the lease that a call of a token is about.
-func leaseNo(c model.Call) int64 {
+// LeaseNo is the lease that a call of a token is about, 0 for all others.
+func LeaseNo(c model.Call) int64 {
 	switch c := c.(type) {
 	case model.Heartbeat:
 		return c.LeaseNo
@@ -214,7 +214,7 @@ func (j *jobChecker) checkAcceptedEnds() {
 		if !answeredOK(c) {
 			continue
 		}
-		r, ok := j.record(leaseNo(c.Request))
+		r, ok := j.record(LeaseNo(c.Request))
 		if !ok {
 			continue
 		}
@@ -236,7 +236,7 @@ func (j *jobChecker) checkAcceptedEnds() {
 // lease are the calls of one token.
 func (h History) lease(no int64) (calls History) {
 	for _, c := range h {
-		if leaseNo(c.Request) == no {
+		if LeaseNo(c.Request) == no {
 			calls = append(calls, c)
 		}
 	}

@@ -116,7 +116,7 @@ func keepUntil(next, base model.State) model.State {
 // chained is a call without an answer with the follow-up jobs that the tables know of, which
 // a repetition answers.
 func (s *specification) chained(c Call) Call {
-	row, ok := s.lease(leaseNo(c.Request))
+	row, ok := s.lease(LeaseNo(c.Request))
 	if !ok {
 		return c
 	}

@@ -23,7 +23,8 @@ func JobID(id string) store.JobID {
 	return store.JobID(n)
 }
 
-func idsIn(ids []string) (out []store.JobID) {
+// JobIDs reads several.
+func JobIDs(ids []string) (out []store.JobID) {
 	for _, id := range ids {
 		out = append(out, JobID(id))
 	}
@@ -37,7 +38,8 @@ func timeIn(t *timestamppb.Timestamp) *time.Time {
 	return to(t.AsTime())
 }
 
-func durationIn(d *durationpb.Duration) *time.Duration {
+// Duration reads one that may be unset.
+func Duration(d *durationpb.Duration) *time.Duration {
 	if d == nil {
 		return nil
 	}
@@ -72,9 +74,9 @@ func policyIn(p *pb.JobPolicy) store.Policy {
 	}
 	return store.Policy{
 		MaxAttempts: p.MaxAttempts, MaxExpirations: p.MaxExpirations,
-		BackoffInitial: durationIn(b.GetInitial()), BackoffFactor: b.Factor, BackoffCap: durationIn(b.GetCap()), BackoffJitter: b.Jitter,
-		LeaseDuration: durationIn(p.GetLeaseDuration()), MaxRuntime: durationIn(p.GetMaxRuntime()), StallTimeout: durationIn(p.GetStallTimeout()),
-		CancelGrace: durationIn(p.GetCancelGrace()), IdempotencyRetention: durationIn(p.GetIdempotencyRetention()),
+		BackoffInitial: Duration(b.GetInitial()), BackoffFactor: b.Factor, BackoffCap: Duration(b.GetCap()), BackoffJitter: b.Jitter,
+		LeaseDuration: Duration(p.GetLeaseDuration()), MaxRuntime: Duration(p.GetMaxRuntime()), StallTimeout: Duration(p.GetStallTimeout()),
+		CancelGrace: Duration(p.GetCancelGrace()), IdempotencyRetention: Duration(p.GetIdempotencyRetention()),
 	}
 }
 
@@ -135,7 +137,7 @@ func recordIn(r *pb.LeaseRecord) store.LeaseRecord {
 		JobID: JobID(r.GetJobId()), LeaseNo: r.GetLeaseNo(), Owner: r.GetLeaseOwner(), LeasedAt: r.GetLeasedAt().AsTime(),
 		Until: r.GetLeaseUntil().AsTime(), EndedAt: timeIn(r.GetEndedAt()), End: store.End(r.GetEnd()), Cancelled: r.GetCancelled(),
 		Counted: r.GetCounted(), Beats: r.GetBeats(), LastBeatAt: timeIn(r.GetLastBeatAt()), LargestGap: r.GetLargestGap().AsDuration(),
-		Stage: r.Stage, Progress: r.Progress, Error: jobErrorIn(r.GetError()), FollowUps: idsIn(r.GetThenEnqueueJobIds()),
+		Stage: r.Stage, Progress: r.Progress, Error: jobErrorIn(r.GetError()), FollowUps: JobIDs(r.GetThenEnqueueJobIds()),
 	}
 	for _, c := range r.GetStages() {
 		out.Stages = append(out.Stages, store.StageChange{At: c.GetAt().AsTime(), Stage: c.GetStage()})
@@ -187,14 +189,14 @@ func (r *Store) beatenIn(b *pb.HeartbeatResponse, err error) store.Beaten {
 
 func completionIn(r *pb.CompleteResponse, err error) store.Completion {
 	return store.Completion{
-		AlreadyApplied: r.GetAlreadyApplied(), Late: r.GetLate(), FollowUps: idsIn(r.GetThenEnqueueJobIds()), Err: err,
+		AlreadyApplied: r.GetAlreadyApplied(), Late: r.GetLate(), FollowUps: JobIDs(r.GetThenEnqueueJobIds()), Err: err,
 	}
 }
 
 func failedIn(r *pb.FailResponse, err error) store.Ended {
 	return store.Ended{
 		State: store.State(r.GetState()), AttemptsLeft: r.GetAttemptsLeft(), NextRunAt: timeIn(r.GetNextRunAt()),
-		NextRunIn: r.GetNextRunIn().AsDuration(), AlreadyApplied: r.GetAlreadyApplied(), FollowUps: idsIn(r.GetThenEnqueueJobIds()), Err: err,
+		NextRunIn: r.GetNextRunIn().AsDuration(), AlreadyApplied: r.GetAlreadyApplied(), FollowUps: JobIDs(r.GetThenEnqueueJobIds()), Err: err,
 	}
 }
 
