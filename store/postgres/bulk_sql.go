@@ -3,6 +3,10 @@ package postgres
 // sqlCancel cancels jobs: PENDING and STUCK at once, PROCESSING is asked for. One row per
 // job that it acted on. $2: dry run. Rows that others hold locked are skipped and looked at
 // again. Index: jobs_pkey.
+//
+// PostgreSQL holds the CHECKs against the version of a row that the snapshot sees before it finds
+// the newer one, which is locked here, and computes the row again: where a claim has committed
+// in between, the first of the two must pass as well, so it is not asked to cancel.
 const sqlCancel = `
 WITH locked AS MATERIALIZED (
     SELECT j.id, j.state, j.cancel_requested_at FROM unnest($1::bigint[]) AS u(id) JOIN leasehold.jobs j ON j.id = u.id
@@ -10,7 +14,7 @@ WITH locked AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM locked) AS behind_the_locks
 ), asked AS (
-    UPDATE leasehold.jobs j SET cancel_requested_at = coalesce(j.cancel_requested_at, c.now)
+    UPDATE leasehold.jobs j SET cancel_requested_at = CASE WHEN j.state = 2 THEN coalesce(j.cancel_requested_at, c.now) END
     FROM locked l, clock c WHERE NOT $2 AND j.id = l.id AND l.state = 2
 ), moved AS (
     DELETE FROM leasehold.jobs j USING locked l, clock c
