@@ -13,11 +13,14 @@ ARGS ?=
 BUF_VERSION := 1.75.0
 GOLANGCI_LINT_VERSION := 2.15.0
 GRPCURL_VERSION := 1.9.4
+GOVULNCHECK_VERSION := 1.9.0
+PSYCOPG_VERSION := 3.3.9
 
 TOOLS := $(CURDIR)/.tools
 BUF := $(TOOLS)/buf-$(BUF_VERSION)/buf
 GOLANGCI_LINT := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 GRPCURL := $(TOOLS)/grpcurl-$(GRPCURL_VERSION)/grpcurl
+PSYCOPG := $(TOOLS)/psycopg-$(PSYCOPG_VERSION)
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -25,6 +28,11 @@ export PATH := $(TOOLS)/bin:$(PATH)
 # compiler. Tests are still worth running there.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race,)
 GOTEST = $(GO) test $(RACE) -timeout 20m $(ARGS)
+
+# The fault bench freezes and kills whole fleets and looks at what becomes of deadlines of seconds.
+# It runs when the other packages are done: beside them it would test the machine.
+FAULTS := ./server/faulttest
+OTHERS = $$($(GO) list ./... | grep -v /server/faulttest)
 
 .PHONY: help
 help: ## list the targets
@@ -51,12 +59,14 @@ build: ## build the binary into bin/
 
 .PHONY: test
 test: postgres race-note ## run the tests that need Go and PostgreSQL's binaries only
-	$(GOTEST) ./...
+	$(GOTEST) $(OTHERS)
+	$(GOTEST) $(FAULTS)
 
 .PHONY: test-full
-test-full: postgres race-note $(GRPCURL) ## test, and the tests that need protoc, PgBouncer and grpcurl too
+test-full: postgres race-note $(GRPCURL) $(PSYCOPG) ## test, and the tests that need protoc, PgBouncer and grpcurl too
 	@.ci/need protoc pgbouncer
-	$(GOTEST) -tags full ./...
+	$(GOTEST) -tags full $(OTHERS)
+	$(GOTEST) -tags full $(FAULTS)
 
 .PHONY: test-large
 test-large: postgres ## measure buffers per job on tables with millions of rows (minutes)
@@ -69,6 +79,18 @@ CHAOS_SEED ?=
 .PHONY: chaos
 chaos: postgres ## torment replicas, workers and PostgreSQL for CHAOS_DURATION and judge the histories
 	$(GO) run ./internal/chaos -duration $(CHAOS_DURATION) -seed "$(CHAOS_SEED)" $(ARGS)
+
+# All targets share this time. A failing input is kept below testdata/fuzz of its package, where
+# every later `go test` tries it again.
+FUZZ_SECONDS ?= 300
+
+.PHONY: fuzz
+fuzz: postgres ## feed every fuzz target for FUZZ_SECONDS in all (5 minutes)
+	@GO="$(GO)" .ci/fuzz $(FUZZ_SECONDS)
+
+.PHONY: vuln
+vuln: ## look for known vulnerabilities in what is called (needs vuln.go.dev)
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@v$(GOVULNCHECK_VERSION) ./...
 
 .PHONY: lint
 lint: check-format check-vet check-proto check-generate $(GOLANGCI_LINT) ## check format, vet, golangci-lint, protos, and that gen/ is up to date
@@ -131,3 +153,10 @@ $(GRPCURL):
 	@mkdir -p $(@D) $(TOOLS)/bin
 	@GOBIN=$(@D) $(GO) install github.com/fullstorydev/grpcurl/cmd/grpcurl@v$(GRPCURL_VERSION)
 	@ln -sf $@ $(TOOLS)/bin/grpcurl
+
+# For the guide's program in Python.
+$(PSYCOPG):
+	@.ci/need python3 pip3
+	@echo "make: fetching psycopg $(PSYCOPG_VERSION)"
+	@PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check \
+		--target $@ "psycopg[binary]==$(PSYCOPG_VERSION)"

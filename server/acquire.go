@@ -114,6 +114,7 @@ func (p *longPoll) park(ctx context.Context, w *waiter, end time.Time) (g *grant
 	if look := time.Now().Add(recheckInterval); w.job != 0 && look.Before(end) {
 		until = look
 	}
+	p.wakes.poll.waitFor(w.queues)
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {

@@ -84,6 +84,7 @@ func NewBackground(s *Server, ready *Readiness, cfg BackgroundConfig) (*Backgrou
 	}
 	cfg.WatcherInterval = cmp.Or(cfg.WatcherInterval, DefaultWatcherInterval)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	s.watcherInterval.Store(int64(cfg.WatcherInterval))
 	metrics, err := loop.NewMetrics(cfg.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)

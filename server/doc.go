@@ -2,9 +2,9 @@
 // and results into answers. It keeps nothing that correctness needs. A replica that dies
 // takes along calls that were under way and parked polls, and their clients go to another.
 //
-//	call ─► request id ─► metrics ─► logging ─► errors ─► validation ─► recovery ─► handler
-//	                                                                                  │
-//	     lease_token ─► (job id, lease_no); proto ─► store.NewJob, store.Complete …  ◄┘
+//	call ─► request id ─► metrics ─► logging ─► errors ─► auth ─► validation ─► recovery ─► handler
+//	                                                                                          │
+//	             lease_token ─► (job id, lease_no); proto ─► store.NewJob, store.Complete …  ◄┘
 //	                                  │
 //	                             store.Store ─► results ─► answer, or per item {ok, error}
 //
@@ -25,6 +25,16 @@
 // of a driver and no stack reach a client. Reasons stand in ErrorInfo and again in the
 // trailer leasehold-reason. A call that its caller cancelled or let time out has a code and
 // no reason: the caller's own gRPC library has made that status before ours arrives.
+//
+// # Who may do what
+//
+// The auth interceptor asks package identity who calls, and looks at the role that the proto
+// declares for the method. An identity that may act on every queue passes at no further cost.
+// For others each method has a visit (auth_visits.go) that checks the queues of the request
+// and takes out of the answer what they may not see; a method without one is closed to them.
+// Items of Enqueue, Heartbeat, Complete, Fail, Release and their batches are checked one by
+// one behind the conversion (auth_items.go). A call that names a job is looked up by
+// store.JobQueues: a job never changes its queue, so the answer is cached.
 //
 // # AcquireLease
 //

@@ -101,7 +101,7 @@ func faultOf(err error) fault {
 	if f, ok := requestFault(err); ok {
 		return f
 	}
-	for _, of := range []func(error) (fault, bool){leaseFault, nameFault, tryAgainFault, contextFault} {
+	for _, of := range []func(error) (fault, bool){credentialFault, leaseFault, nameFault, tryAgainFault, contextFault} {
 		if f, ok := of(err); ok {
 			return f
 		}

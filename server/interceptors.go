@@ -26,7 +26,7 @@ type streamLayer struct {
 
 // unaryLayers are the interceptors, outermost first. The order carries meaning: metrics and
 // logging see the status that the client sees, because error mapping is inside them; the
-// request id is known to all; identities are to be checked between errors and validation,
+// request id is known to all; identities are checked between errors and validation,
 // so that a stranger learns nothing of bounds; recovery is innermost, so that a panic is
 // mapped, logged and counted like any other error.
 func (s *Server) unaryLayers() []unaryLayer {
@@ -35,6 +35,7 @@ func (s *Server) unaryLayers() []unaryLayer {
 		{"metrics", s.metrics.rpcs.UnaryServerInterceptor()},
 		{"logging", s.logUnary},
 		{"errors", errorsUnary},
+		{"auth", s.authUnary},
 		{"validation", s.validateUnary},
 		{"recovery", recoverUnary},
 	}
@@ -48,6 +49,7 @@ func (s *Server) streamLayers() []streamLayer {
 		{"metrics", s.metrics.rpcs.StreamServerInterceptor()},
 		{"logging", s.logStream},
 		{"errors", errorsStream},
+		{"auth", s.authStream},
 		{"drain", s.drainStream},
 		{"recovery", recoverStream},
 	}

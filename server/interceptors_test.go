@@ -32,10 +32,10 @@ func TestInterceptorOrder(t *testing.T) {
 	for _, l := range s.streamLayers() {
 		stream = append(stream, l.name)
 	}
-	if want := "request id, metrics, logging, errors, validation, recovery"; strings.Join(unary, ", ") != want {
+	if want := "request id, metrics, logging, errors, auth, validation, recovery"; strings.Join(unary, ", ") != want {
 		t.Errorf("unary: %v, want %v", unary, want)
 	}
-	if want := "request id, metrics, logging, errors, drain, recovery"; strings.Join(stream, ", ") != want {
+	if want := "request id, metrics, logging, errors, auth, drain, recovery"; strings.Join(stream, ", ") != want {
 		t.Errorf("streams: %v, want %v", stream, want)
 	}
 }
@@ -59,6 +59,12 @@ func (l *logLines) logger(level slog.Level) *slog.Logger {
 // rpcs are the lines of finished RPCs.
 func (l *logLines) rpcs(t *testing.T) []map[string]any {
 	t.Helper()
+	return l.lines(t, "rpc")
+}
+
+// lines are those with a message.
+func (l *logLines) lines(t *testing.T, msg string) []map[string]any {
+	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []map[string]any
@@ -67,7 +73,7 @@ func (l *logLines) rpcs(t *testing.T) []map[string]any {
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
 			t.Fatal(err)
 		}
-		if m["msg"] == "rpc" {
+		if m["msg"] == msg {
 			out = append(out, m)
 		}
 	}

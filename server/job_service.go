@@ -19,7 +19,7 @@ type jobService struct {
 
 func (j *jobService) enqueues() operation[*pb.EnqueueRequest, store.NewJob, store.Enqueued, *pb.EnqueueResponse] {
 	return operation[*pb.EnqueueRequest, store.NewJob, store.Enqueued, *pb.EnqueueResponse]{
-		in: j.enqueueIn, run: j.enqueue, out: enqueueOut,
+		in: j.enqueueIn, run: j.permittedEnqueue, out: enqueueOut,
 	}
 }
 
@@ -50,19 +50,26 @@ func (j *jobService) GetJob(ctx context.Context, req *pb.GetJobRequest) (*pb.Get
 		return nil, err
 	}
 	resp := &pb.GetJobResponse{Job: jobOut(job, full)}
-	acts, err := j.store.OperatorActs(ctx, job.ID)
-	if err != nil {
+	if resp.OperatorActs, err = j.operatorActs(ctx, job.ID); err != nil {
 		return nil, err
 	}
-	for _, a := range acts {
-		resp.OperatorActs = append(resp.OperatorActs, &pb.OperatorAct{
-			At: timestamppb.New(a.At), Act: a.Act, Actor: a.Actor, Note: a.Note,
-		})
+	if req.GetExplain() {
+		if resp.Explanation, err = j.explain(ctx, job.ID); err != nil {
+			return nil, err
+		}
 	}
 	if n := int(req.GetRecentLeases()); n > 0 {
 		resp.Leases, err = j.recentLeases(ctx, job.ID, n, proto.Size(resp))
 	}
 	return resp, err
+}
+
+func (j *jobService) operatorActs(ctx context.Context, id store.JobID) (out []*pb.OperatorAct, err error) {
+	acts, err := j.store.OperatorActs(ctx, id)
+	for _, a := range acts {
+		out = append(out, &pb.OperatorAct{At: timestamppb.New(a.At), Act: a.Act, Actor: a.Actor, Note: a.Note})
+	}
+	return out, err
 }
 
 func (j *jobService) findJob(ctx context.Context, req *pb.GetJobRequest, full bool) (*store.Job, error) {

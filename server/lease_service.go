@@ -17,25 +17,25 @@ type leaseService struct {
 
 func (l *leaseService) heartbeats() operation[*pb.HeartbeatRequest, store.Heartbeat, store.Beaten, *pb.HeartbeatResponse] {
 	return operation[*pb.HeartbeatRequest, store.Heartbeat, store.Beaten, *pb.HeartbeatResponse]{
-		in: l.heartbeatIn, run: l.store.Heartbeat, out: l.heartbeatOut,
+		in: l.heartbeatIn, run: l.permittedHeartbeat, out: l.heartbeatOut,
 	}
 }
 
 func (l *leaseService) completes() operation[*pb.CompleteRequest, store.Complete, store.Completion, *pb.CompleteResponse] {
 	return operation[*pb.CompleteRequest, store.Complete, store.Completion, *pb.CompleteResponse]{
-		in: l.completeIn, run: l.complete, out: completeOut,
+		in: l.completeIn, run: l.permittedComplete, out: completeOut,
 	}
 }
 
 func (l *leaseService) fails() operation[*pb.FailRequest, store.Fail, store.Ended, *pb.FailResponse] {
 	return operation[*pb.FailRequest, store.Fail, store.Ended, *pb.FailResponse]{
-		in: l.failIn, run: l.fail, out: failOut,
+		in: l.failIn, run: l.permittedFail, out: failOut,
 	}
 }
 
 func (l *leaseService) releases() operation[*pb.ReleaseRequest, store.Release, store.Ended, *pb.ReleaseResponse] {
 	return operation[*pb.ReleaseRequest, store.Release, store.Ended, *pb.ReleaseResponse]{
-		in: l.releaseIn, run: l.release, out: releaseOut,
+		in: l.releaseIn, run: l.permittedRelease, out: releaseOut,
 	}
 }
 

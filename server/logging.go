@@ -24,6 +24,7 @@ type call struct {
 	leases      int
 	undelivered int
 	claimed     time.Time // when the last claim began
+	caller      string    // name of the identity
 }
 
 // maxCauses is how many causes a log line repeats: the items of a batch tend to fail alike.
@@ -54,6 +55,14 @@ func (c *call) waited(start time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max(0, c.claimed.Sub(start))
+}
+
+func (c *call) setCaller(name string) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.caller = name
+	}
 }
 
 // addCause notes an error that the client does not see.
@@ -143,6 +152,9 @@ func (s *Server) logFinished(ctx context.Context, c *call, method string, start 
 	}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		attrs = append(attrs, slog.String("peer", p.Addr.String()))
+	}
+	if c.caller != "" {
+		attrs = append(attrs, slog.String("identity", c.caller))
 	}
 	if reason != "" {
 		attrs = append(attrs, slog.String("reason", reason))

@@ -78,7 +78,8 @@ func (t *pageTokens) sealBytes(scope pageScope, position []byte) string {
 
 func (t *pageTokens) openBytes(scope pageScope, token string) ([]byte, error) {
 	b, err := pageEncoding.DecodeString(token)
-	if err != nil || len(b) <= 1+pageMACSize || b[0] != pageVersion {
+	// The decoder passes over line breaks, which are none of ours.
+	if err != nil || len(token) != pageEncoding.EncodedLen(len(b)) || len(b) <= 1+pageMACSize || b[0] != pageVersion {
 		return nil, errPageToken
 	}
 	body, mac := b[:len(b)-pageMACSize], b[len(b)-pageMACSize:]

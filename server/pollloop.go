@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/leasehold/leasehold/store"
@@ -14,6 +16,11 @@ const (
 	pollInterval = time.Second
 	// lookInterval is the least time between two polls that were asked for.
 	lookInterval = 50 * time.Millisecond
+	// parkInterval is the least time before a poll that comes because polls were parked, and
+	// notedFor how long a queue that was polled needs none: ReadyQueues lets those who enqueue
+	// by SQL know that somebody waits, and that lasts for longer.
+	parkInterval = 200 * time.Millisecond
+	notedFor     = 2 * time.Second
 	// pollTimeout bounds one pass.
 	pollTimeout = 5 * time.Second
 	// dueSlack is added to the time at which a job becomes due: looking a moment early finds
@@ -31,13 +38,18 @@ type pollLoop struct {
 	log     *slog.Logger
 
 	asked   chan struct{} // look now
+	parked  chan struct{} // look soon: somebody waits for what has not been polled lately
 	changed chan struct{} // a due time changed
+
+	mu     sync.Mutex
+	polled map[string]time.Time // by queue, when last
 }
 
 func newPollLoop(st store.Maintenance, ws *waiters, log *slog.Logger) *pollLoop {
 	return &pollLoop{
 		store: st, waiters: ws, log: log,
-		asked: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		asked: make(chan struct{}, 1), parked: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		polled: map[string]time.Time{},
 	}
 }
 
@@ -45,6 +57,30 @@ func newPollLoop(st store.Maintenance, ws *waiters, log *slog.Logger) *pollLoop 
 func (l *pollLoop) look() {
 	if l.waiters.count() > 0 {
 		signal(l.asked)
+	}
+}
+
+// waitFor makes a pass come soon where queues have not been polled lately: until then, nobody
+// who enqueues by SQL knows that somebody waits for them.
+func (l *pollLoop) waitFor(queues []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, queue := range queues {
+		if time.Since(l.polled[queue]) > notedFor {
+			signal(l.parked)
+			return
+		}
+	}
+}
+
+// polling notes that queues are polled now, and forgets the others in time.
+func (l *pollLoop) polling(queues []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(l.polled, func(_ string, at time.Time) bool { return now.Sub(at) > notedFor })
+	for _, queue := range queues {
+		l.polled[queue] = now
 	}
 }
 
@@ -71,9 +107,9 @@ func (l *pollLoop) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-l.changed:
 		case <-l.asked:
-			if soon := last.Add(lookInterval); failures == 0 && soon.Before(next) {
-				next = soon
-			}
+			next = sooner(next, last.Add(lookInterval), failures)
+		case <-l.parked:
+			next = sooner(next, last.Add(parkInterval), failures)
 		}
 		if now := time.Now(); !now.Before(next) {
 			last = now
@@ -82,6 +118,14 @@ func (l *pollLoop) Run(ctx context.Context) error {
 		}
 		timer.Reset(time.Until(l.wakeDue(next)))
 	}
+}
+
+// sooner moves the next pass up, unless passes fail: then it keeps its pause.
+func sooner(next, at time.Time, failures int) time.Time {
+	if failures == 0 && at.Before(next) {
+		return at
+	}
+	return next
 }
 
 // pass runs once and counts failures in a row.
@@ -100,6 +144,7 @@ func (l *pollLoop) runOnce(ctx context.Context) error {
 		return nil
 	}
 	slices.Sort(names)
+	l.polling(names)
 	bounded, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	found, err := l.store.ReadyQueues(bounded, names)

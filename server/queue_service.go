@@ -26,7 +26,15 @@ func (q *queueService) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &pb.GetQueueResponse{Queue: queueOut(queue)}, nil
+	resp := &pb.GetQueueResponse{Queue: queueOut(queue)}
+	if req.GetWithStats() {
+		stats, err := q.stats(ctx, []*pb.Queue{resp.Queue})
+		if err != nil {
+			return nil, err
+		}
+		resp.Stats = stats[0]
+	}
+	return resp, nil
 }
 
 func (q *queueService) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
@@ -48,7 +56,24 @@ func (q *queueService) ListQueues(ctx context.Context, req *pb.ListQueuesRequest
 	for i := range queues {
 		resp.Queues = append(resp.Queues, queueOut(&queues[i]))
 	}
-	return resp, nil
+	if req.GetWithStats() {
+		resp.Stats, err = q.stats(ctx, resp.Queues)
+	}
+	return resp, err
+}
+
+// stats counts the jobs of queues, in their order.
+func (q *queueService) stats(ctx context.Context, queues []*pb.Queue) ([]*pb.QueueStats, error) {
+	names := make([]string, len(queues))
+	for i, queue := range queues {
+		names[i] = queue.GetName()
+	}
+	found, err := q.store.QueueStats(ctx, names)
+	out := make([]*pb.QueueStats, len(found))
+	for i := range found {
+		out[i] = statsOut(found[i])
+	}
+	return out, err
 }
 
 func (q *queueService) UpdateQueue(ctx context.Context, req *pb.UpdateQueueRequest) (*pb.UpdateQueueResponse, error) {

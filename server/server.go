@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -51,6 +53,14 @@ type Config struct {
 	// ConcurrentClaims is how many statements of merged acquires may run at a time, at least
 	// 1. Default: 2.
 	ConcurrentClaims int
+	// Access finds out who calls. Default: nobody is asked, and anyone may do everything.
+	Access Authenticator
+	// Transport is TLS. Default: plain text.
+	Transport credentials.TransportCredentials
+	// NoReflection keeps grpcurl and others from reading the API from the server.
+	NoReflection bool
+	// Audit gets one line for each act of an operator, at level info. Default: Log.
+	Audit *slog.Logger
 }
 
 // Validate reports all faults at once.
@@ -66,6 +76,7 @@ type Server struct {
 	store     store.Store
 	cfg       Config
 	log       *slog.Logger
+	auditLog  *slog.Logger
 	tokens    *store.Tokens
 	pages     *pageTokens
 	validator *validator
@@ -76,10 +87,15 @@ type Server struct {
 	sweep    *earlySweep
 	listener *hintListener
 
+	queuesOf *jobQueues
+
 	health   *health.Server
 	grpc     *grpc.Server
 	draining chan struct{}
 	drain    sync.Once
+
+	// watcherInterval is that of this replica's Background, as time.Duration; 0: none runs.
+	watcherInterval atomic.Int64
 }
 
 // New assembles a server. It reads the key of the lease tokens from the store, and returns
@@ -102,6 +118,7 @@ func New(ctx context.Context, st store.Store, cfg Config) (*Server, error) {
 		tokens: store.NewTokens(key), pages: newPageTokens(key),
 		validator: v, health: health.NewServer(), draining: make(chan struct{}),
 	}
+	s.queuesOf, s.auditLog = newJobQueues(s.store), cmp.Or(cfg.Audit, s.log)
 	ws := newWaiters()
 	if s.metrics, err = newMetrics(cfg.Registry, ws); err != nil {
 		return nil, err
@@ -130,13 +147,18 @@ func (s *Server) assembleGRPC() {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 	)
+	if s.cfg.Transport != nil {
+		options = append(options, grpc.Creds(newLoggedHandshakes(s.cfg.Transport, s.log)))
+	}
 	s.grpc = grpc.NewServer(options...)
 	pb.RegisterLeaseServiceServer(s.grpc, &leaseService{Server: s})
 	pb.RegisterJobServiceServer(s.grpc, &jobService{Server: s})
 	pb.RegisterQueueServiceServer(s.grpc, &queueService{Server: s})
 	s.SetServing(false)
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
+	if !s.cfg.NoReflection {
+		reflection.Register(s.grpc)
+	}
 	s.metrics.rpcs.InitializeMetrics(s.grpc)
 }
 

@@ -225,7 +225,7 @@ func TestBadRequestsAreRefusedByField(t *testing.T) {
 	s := serve(t, untouched{}, Config{})
 	methods := methodsByRequest()
 	covered := map[string]bool{}
-	cases := slices.Concat(enqueueFaults(), leaseFaults(), stuckAndBatchFaults(), jobFaults(), policyFaults())
+	cases := slices.Concat(enqueueFaults(), leaseFaults(), stuckAndBatchFaults(), jobFaults(), policyFaults(), lintFaults())
 	for _, c := range cases {
 		name := string(c.req.ProtoReflect().Descriptor().FullName())
 		covered[name] = true

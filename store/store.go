@@ -17,6 +17,7 @@ type Store interface {
 	JobStore
 	QueueStore
 	Maintenance
+	Inspector
 }
 
 // LeaseStore takes, renews and ends leases.
@@ -64,6 +65,9 @@ type JobStore interface {
 	LastLeases(ctx context.Context, id JobID, n, bytes int) ([]LeaseRecord, error)
 	// OperatorActs reads the latest 100 acts on a job, oldest first.
 	OperatorActs(ctx context.Context, id JobID) ([]OperatorAct, error)
+	// JobQueues tells the queues of jobs, live or finished. A job that does not exist is not
+	// in the result.
+	JobQueues(ctx context.Context, ids []JobID) (map[JobID]string, error)
 	// CancelJob cancels a job or asks its holder to stop. Errors: JobNotFoundError,
 	// StateError, BusyError.
 	CancelJob(ctx context.Context, id JobID, by Actor) (CancelResult, error)
@@ -126,7 +130,9 @@ type Maintenance interface {
 	// now - facts, payloads and results before now - payloads; nil keeps for ever.
 	ApplyRetention(ctx context.Context, facts, payloads *time.Duration) error
 	// ReadyQueues tells which of the queues have a job that is due now, and for those that
-	// have none, when the earliest becomes due (zero: none). One statement for all.
+	// have none, when the earliest becomes due (zero: none). One statement for all. Whoever
+	// asks waits for jobs of these queues: for the next 3 s, what others enqueue by SQL
+	// notifies of itself (R41).
 	ReadyQueues(ctx context.Context, queues []string) ([]QueueReadiness, error)
 	// Hint tells other replicas that queues may have ready jobs. Best effort.
 	Hint(ctx context.Context, queues []string) error

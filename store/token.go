@@ -40,6 +40,11 @@ func (t *Tokens) Seal(ref LeaseRef) string {
 
 // Open finds the lease of a token; false where this database did not give it.
 func (t *Tokens) Open(token string) (LeaseRef, bool) {
+	// The decoder passes over line breaks: without the look at the length a lease would have
+	// any number of tokens.
+	if len(token) != tokenEncoding.EncodedLen(tokenSize) {
+		return LeaseRef{}, false
+	}
 	b, err := tokenEncoding.DecodeString(token)
 	if err != nil || len(b) != tokenSize || b[0] != tokenVersion {
 		return LeaseRef{}, false

@@ -50,6 +50,7 @@ type Config struct {
 	ReadyFile         string
 	LogLevel          string
 	LogFormat         string
+	Security          SecurityConfig
 
 	// DataDir and Ephemeral are of dev only: where its private PostgreSQL keeps its data.
 	DataDir   string
@@ -132,7 +133,7 @@ func (c *Config) faults() []error {
 	if c.LogFormat != logText && c.LogFormat != logJSON {
 		faults = append(faults, fmt.Errorf("--log-format must be %s or %s, got %q", logText, logJSON, c.LogFormat))
 	}
-	return faults
+	return append(faults, c.Security.faults(c.Listen)...)
 }
 
 func between(d, least, most time.Duration) error {
@@ -165,10 +166,14 @@ func (c *Config) LogValue() slog.Value {
 		slog.String("migrate", c.Migrate), slog.Bool("auto_create_queues", c.AutoCreateQueues),
 		slog.Duration("retain_facts", c.RetainFacts), slog.Duration("retain_payloads", c.RetainPayloads),
 		slog.String("log_level", c.LogLevel), slog.String("log_format", c.LogFormat),
+		slog.Bool("reflection", c.Security.Reflection), slog.Bool("insecure_anyone_may_call", c.Security.AnyoneMayCall),
+		slog.Bool("insecure_plain_text", c.Security.PlainText),
 	}
 	optional := []slog.Attr{
 		slog.String("direct_database", redact(c.DirectDatabaseURL)), slog.String("database_url_file", c.DatabaseURLFile),
 		slog.String("data_dir", c.DataDir), slog.String("ready_file", c.ReadyFile),
+		slog.String("tls_cert", c.Security.TLSCert), slog.String("tls_key", c.Security.TLSKey),
+		slog.String("tls_client_ca", c.Security.TLSClientCA), slog.String("access_file", c.Security.AccessFile),
 	}
 	attrs = append(attrs, slices.DeleteFunc(optional, func(a slog.Attr) bool { return a.Value.String() == "" })...)
 	return slog.GroupValue(attrs...)

@@ -66,6 +66,15 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"log level":             {[]string{database, "--log-level=loud"}, nil, "--log-level"},
 		"log format":            {[]string{database, "--log-format=xml"}, nil, "--log-format"},
 		"ready file nowhere":    {[]string{database, "--ready-file=/nowhere/at/all"}, nil, "--ready-file"},
+		"open to everybody":     {[]string{database, "--listen=:7070"}, nil, "--insecure-anyone-may-call"},
+		"open by address":       {[]string{database, "--listen=192.0.2.1:7070"}, nil, "--insecure-anyone-may-call"},
+		"open by name":          {[]string{database, "--listen=example.org:7070"}, nil, "--insecure-anyone-may-call"},
+		"TLS and nobody known":  {[]string{database, "--listen=:7070", "--tls-cert=c", "--tls-key=k"}, nil, "--insecure-anyone-may-call"},
+		"tokens in plain text":  {[]string{database, "--listen=:7070", "--access-file=a"}, nil, "--insecure-plain-text"},
+		"anyone, not plain":     {[]string{database, "--listen=:7070", "--access-file=a", "--insecure-anyone-may-call"}, nil, "--insecure-plain-text"},
+		"certificate, no key":   {[]string{database, "--tls-cert=c"}, nil, "belong together"},
+		"client CA, no TLS":     {[]string{database, "--tls-client-ca=c", "--access-file=a"}, nil, "needs --tls-cert"},
+		"client CA, no names":   {[]string{database, "--tls-client-ca=c", "--tls-cert=c", "--tls-key=k"}, nil, "needs --access-file"},
 		"environment no number": {[]string{database}, map[string]string{"LEASEHOLD_POOL_SIZE": "many"}, "LEASEHOLD_POOL_SIZE"},
 		"environment no time":   {[]string{database}, map[string]string{"LEASEHOLD_WATCHER_INTERVAL": "30"}, "LEASEHOLD_WATCHER_INTERVAL"},
 		"environment too quick": {[]string{database}, map[string]string{"LEASEHOLD_WATCHER_INTERVAL": "1ms"}, "100ms..1h"},
@@ -86,7 +95,11 @@ func TestGoodConfigurationsAreTaken(t *testing.T) {
 	const database = "--database-url=postgres://localhost/x"
 	for _, args := range [][]string{
 		{database},
-		{database, "--listen=:0", "--http=:0"},
+		{database, "--listen=:0", "--http=:0", "--insecure-anyone-may-call"},
+		{database, "--listen=localhost:0", "--http=:0"},
+		{database, "--listen=:0", "--access-file=a", "--insecure-plain-text"},
+		{database, "--listen=:0", "--access-file=a", "--tls-cert=c", "--tls-key=k", "--tls-client-ca=d"},
+		{database, "--access-file=a"},
 		{database, "--listen=unix:/tmp/a.sock", "--http=unix:///tmp/b.sock"},
 		{database, "--listen=[::1]:7070"},
 		{database, "--watcher-interval=100ms", "--drain-timeout=0", "--pool-size=4"},
@@ -121,14 +134,14 @@ func TestAllFaultsAtOnce(t *testing.T) {
 func TestFlagWinsOverEnvironmentWinsOverDefault(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{
-		"LEASEHOLD_DATABASE_URL": "postgres://localhost/x", "LEASEHOLD_POOL_SIZE": "11", "LEASEHOLD_LISTEN": ":1",
+		"LEASEHOLD_DATABASE_URL": "postgres://localhost/x", "LEASEHOLD_POOL_SIZE": "11", "LEASEHOLD_LISTEN": "localhost:1",
 		"LEASEHOLD_AUTO_CREATE_QUEUES": "true", "LEASEHOLD_LOG_LEVEL": "",
 	}
-	c, err := loaded(t, "serve", env, "--listen=:2")
+	c, err := loaded(t, "serve", env, "--listen=localhost:2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Listen != ":2" || c.PoolSize != 11 || !c.AutoCreateQueues || c.LogLevel != "info" {
+	if c.Listen != "localhost:2" || c.PoolSize != 11 || !c.AutoCreateQueues || c.LogLevel != "info" {
 		t.Errorf("got listen %q, pool size %d, auto-create %v, level %q", c.Listen, c.PoolSize, c.AutoCreateQueues, c.LogLevel)
 	}
 	dev, err := loaded(t, "dev", map[string]string{"LEASEHOLD_DATABASE_URL": "not for dev"})
@@ -152,7 +165,9 @@ func TestEveryFlagHasItsVariable(t *testing.T) {
 		"auto-create-queues": "LEASEHOLD_AUTO_CREATE_QUEUES", "data-dir": "LEASEHOLD_DATA_DIR",
 		"ephemeral": "LEASEHOLD_EPHEMERAL", "ready-file": "LEASEHOLD_READY_FILE", "log-level": "LEASEHOLD_LOG_LEVEL",
 		"log-format": "LEASEHOLD_LOG_FORMAT", "retain-facts": "LEASEHOLD_RETAIN_FACTS",
-		"retain-payloads": "LEASEHOLD_RETAIN_PAYLOADS",
+		"retain-payloads": "LEASEHOLD_RETAIN_PAYLOADS", "tls-cert": "LEASEHOLD_TLS_CERT", "tls-key": "LEASEHOLD_TLS_KEY",
+		"tls-client-ca": "LEASEHOLD_TLS_CLIENT_CA", "access-file": "LEASEHOLD_ACCESS_FILE", "reflection": "LEASEHOLD_REFLECTION",
+		"insecure-anyone-may-call": "LEASEHOLD_INSECURE_ANYONE_MAY_CALL", "insecure-plain-text": "LEASEHOLD_INSECURE_PLAIN_TEXT",
 	}
 	got := map[string]string{}
 	for _, name := range []string{"serve", "dev"} {

@@ -62,8 +62,10 @@ func (s *service) prepare(ctx context.Context, st *postgres.Store) (*server.Serv
 	if err := bring(); err != nil {
 		return nil, err
 	}
-	return server.New(ctx, st, server.Config{
+	cfg := server.Config{
 		Log: s.log, Registry: s.registry, AutoCreateQueues: s.cfg.AutoCreateQueues,
-		ConcurrentClaims: max(1, s.cfg.PoolSize/4),
-	})
+		ConcurrentClaims: max(1, s.cfg.PoolSize/4), Audit: s.audit,
+	}
+	s.security.configure(&cfg)
+	return server.New(ctx, st, cfg)
 }

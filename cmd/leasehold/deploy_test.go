@@ -169,6 +169,9 @@ func TestDockerfileConfiguresTheService(t *testing.T) {
 	d := readDockerfile(t)
 	env := d.env(t)
 	env["LEASEHOLD_DATABASE_URL"] = "postgres://user@host/database" // as its own example gives it
+	for _, name := range []string{"LEASEHOLD_ACCESS_FILE", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"} {
+		env[name] = "/etc/leasehold/" + name // which only whoever runs it can give
+	}
 	cfg := mustConfigure(t, d.command(t, nil), env)
 	exposed := strings.Fields(d.last(t, "EXPOSE"))
 	if want := []string{port(t, cfg.Listen), port(t, cfg.HTTP)}; !slices.Equal(exposed, want) {

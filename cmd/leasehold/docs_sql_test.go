@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 )
 
 const viewGuide = "docs/sql.md"
+
+// viewHeadings are those of the part about the views. TestSQLGuideIsTrue runs the rest.
+var viewHeadings = []string{"The views", "queue_stats", "stuck_jobs", "all_jobs", "all_leases"}
 
 // TestViewGuideIsTrue: the columns are those of the views, and each query finds what it
 // speaks of in a database to which that has happened.
@@ -34,6 +38,9 @@ func TestViewGuideIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range guide.Examples("sql") {
+		if !slices.Contains(viewHeadings, e.Heading) {
+			continue
+		}
 		tag, err := tx.Exec(t.Context(), e.Text)
 		if err != nil {
 			t.Fatalf("%s:%d: %v", viewGuide, e.Line, err)

@@ -27,6 +27,7 @@ func serviceFlags(f *pflag.FlagSet, c *Config, autoCreate bool) {
 	f.StringVar(&c.ReadyFile, "ready-file", "", "file to write when the service is ready, with the actual addresses; removed at exit")
 	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&c.LogFormat, "log-format", logText, "text or json")
+	securityFlags(f, &c.Security)
 }
 
 // databaseFlags adds what says which database.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -35,3 +36,18 @@ func newLogger(w io.Writer, c *Config) *slog.Logger {
 	}
 	return slog.New(slog.NewTextHandler(w, options))
 }
+
+// auditLogger writes where log does, whatever its level: who asks for less noise does not
+// ask to lose the record of what operators did.
+func auditLogger(log *slog.Logger) *slog.Logger { return slog.New(always{log.Handler()}) }
+
+type always struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (always) Enabled(context.Context, slog.Level) bool { return true }
+
+// WithAttrs implements slog.Handler.
+func (a always) WithAttrs(attrs []slog.Attr) slog.Handler { return always{a.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (a always) WithGroup(name string) slog.Handler { return always{a.Handler.WithGroup(name)} }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +19,10 @@ func newMigrate(std streams, env lookupEnv) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the schema of a database up to date",
-		Long: "Brings the schema of a database to the version of this binary. Several may run at\n" +
-			"once: they take turns. With --check nothing is changed, and the exit code is 3\n" +
+		Long: "Brings the schema of a database to the version of this binary, and gives the roles\n" +
+			"leasehold_producer, leasehold_worker, leasehold_reader and leasehold_service their\n" +
+			"rights in it; roles that are not there are made where the user may. Several may run\n" +
+			"at once: they take turns. With --check nothing is changed, and the exit code is 3\n" +
 			"where the schema is not of this version.",
 		Args: cobra.NoArgs,
 	}
@@ -69,6 +72,19 @@ func migrate(ctx context.Context, cfg *Config, std streams, log *slog.Logger) er
 	if before == nil {
 		done = "nothing to do: the schema is at version %d\n"
 	}
-	_, err := fmt.Fprintf(std.out, done, postgres.SchemaVersion())
+	if _, err := fmt.Fprintf(std.out, done, postgres.SchemaVersion()); err != nil {
+		return err
+	}
+	return grantRoles(ctx, cfg, std)
+}
+
+// grantRoles is tried each time: roles that were missing when the schema was made may have been
+// made since. The service itself needs none of them.
+func grantRoles(ctx context.Context, cfg *Config, std streams) error {
+	missing, err := postgres.GrantRoles(ctx, cfg.directURL())
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	_, err = fmt.Fprintf(std.out, "missing roles: %s; this user may not make them. Let one who may do it, then run this again\n", strings.Join(missing, ", "))
 	return err
 }

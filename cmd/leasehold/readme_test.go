@@ -33,12 +33,20 @@ func TestReadmeHasEverySetting(t *testing.T) {
 	}
 }
 
+// realSettings leaves out the operators' commands: docs/operating.md and their help tell of those.
 func realSettings() []setting {
+	var operators []string
+	for _, cmd := range newOperators(streams{}, os.LookupEnv) {
+		operators = append(operators, cmd.Name())
+	}
 	var settings []setting
 	for _, cmd := range newRoot(streams{}, os.LookupEnv).Commands() {
+		if slices.Contains(operators, cmd.Name()) {
+			continue
+		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			s := setting{command: cmd.Name(), flag: f.Name, env: envName(f.Name), value: f.DefValue}
-			if cmd.Name() == "proto" || cmd.Name() == "bench" {
+			if slices.Contains([]string{"proto", "bench", "conformance"}, cmd.Name()) {
 				s.env = "" // they have nothing that would be set once for a service
 			}
 			settings = append(settings, s)

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/leasehold/leasehold/server"
+	"github.com/leasehold/leasehold/server/identity"
 	"github.com/leasehold/leasehold/store/postgres"
 )
 
@@ -25,6 +26,9 @@ type service struct {
 	log      *slog.Logger
 	ready    *server.Readiness
 	registry *prometheus.Registry
+	security *security
+	// audit gets the acts of operators.
+	audit *slog.Logger
 	// onReady is called once, with the actual addresses of gRPC and HTTP.
 	onReady func(grpc, http string)
 	// broken ends the service with its error, where something beside it broke.
@@ -35,7 +39,7 @@ func newService(cfg *Config, log *slog.Logger) *service {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &service{
-		cfg: cfg, log: log, registry: registry, onReady: func(string, string) {},
+		cfg: cfg, log: log, audit: auditLogger(log), registry: registry, onReady: func(string, string) {},
 		ready: server.NewReadiness(server.ReadinessConfig{
 			WatcherInterval: cfg.WatcherInterval, SchemaVersion: postgres.SchemaVersion(),
 		}),
@@ -48,6 +52,10 @@ func newService(cfg *Config, log *slog.Logger) *service {
 func (s *service) run(ctx context.Context) (err error) {
 	s.log.InfoContext(ctx, "starting", "version", version(), "config", s.cfg)
 	if err := (readyFile{s.cfg.ReadyFile}).remove(); err != nil {
+		return err
+	}
+	s.cfg.Security.logOpen(ctx, s.cfg.Listen, s.log)
+	if s.security, err = openSecurity(ctx, &s.cfg.Security, s.log); err != nil {
 		return err
 	}
 	httpListener, err := listen(ctx, s.cfg.HTTP)
@@ -107,11 +115,14 @@ func (s *service) serve(ctx context.Context, srv *server.Server, httpAddress str
 	defer endLoops()
 	loopsEnded, grpcEnded := make(chan error, 1), make(chan error, 1)
 	go func() { loopsEnded <- background.Run(loops) }()
+	watchEnded := make(chan struct{})
+	go func() { defer close(watchEnded); identity.Watch(loops, s.security.watched...) }()
 	go func() { grpcEnded <- srv.Serve(l) }()
 
 	err = s.await(ctx, grpcEnded, loopsEnded, actualAddress(l), httpAddress)
 	err = errors.Join(err, s.drain(srv))
 	endLoops()
+	<-watchEnded
 	return errors.Join(err, <-loopsEnded)
 }
 

@@ -53,12 +53,25 @@ func (p *play) verdict(ctx context.Context) error {
 		p.checkStory(f, r)
 	}
 	p.checkLate(f)
+	if err := p.checkLint(ctx, f); err != nil {
+		return err
+	}
 	if err := errors.Join(f.list...); err != nil {
 		return fmt.Errorf("this is not what was promised:\n%w", err)
 	}
 	postings, cents := p.bank.total()
 	fmt.Printf("Every one of %d payments was settled exactly once, %s in all, and every lease is on record: true.\n", postings, euros(cents))
 	return nil
+}
+
+// checkLint: a worker that was killed and one that was frozen are accidents. Nothing about the
+// set-up is wrong, so that lint finds nothing in the service that is left running.
+func (p *play) checkLint(ctx context.Context, f *faults) error {
+	resp, err := p.svc.queues.Lint(ctx, &pb.LintRequest{})
+	for _, finding := range resp.GetFindings() {
+		f.unless(false, "lint: %s: %s", finding.GetSubject(), finding.GetMessage())
+	}
+	return err
 }
 
 func (p *play) records(ctx context.Context) ([]record, error) {

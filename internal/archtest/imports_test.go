@@ -58,7 +58,7 @@ var concrete = map[string]string{
 // testsOnly are packages that no program may contain.
 var testsOnly = []string{
 	"store/storetest", "store/postgres/backdoor", "internal/privatepg/pgtest", "internal/faultproxy", "internal/replica", "server/servertest", "internal/doctest",
-	"internal/chaos",
+	"internal/chaos", "internal/testca",
 }
 
 // pkg is what `go list` says of a package.

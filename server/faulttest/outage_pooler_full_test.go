@@ -73,7 +73,7 @@ func TestR40_OutagesBehindPgBouncer(t *testing.T) {
 
 // TestR40_ParkedPollsBehindPgBouncer: they hold no connection of the pooler's, either.
 func TestR40_ParkedPollsBehindPgBouncer(t *testing.T) {
-	t.Parallel()
+	// Not parallel: what other tests take from the machine would count as the polls'.
 	f := newPooledFleet(t, 1, parkedArgs...)
 	f.parkedPollsTakeNothing(t, 100)
 }
@@ -81,6 +81,6 @@ func TestR40_ParkedPollsBehindPgBouncer(t *testing.T) {
 // TestR10_TwoThousandWorkersWithAConnectionEach is the long form: each poll over a connection
 // of its own, as workers have them.
 func TestR10_TwoThousandWorkersWithAConnectionEach(t *testing.T) {
-	t.Parallel()
+	// Not parallel: what other tests take from the machine would count as the polls'.
 	newFleet(t, database(t), 1, parkedArgs...).parkedPollsTakeNothing(t, parkedPolls)
 }

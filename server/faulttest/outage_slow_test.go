@@ -25,7 +25,7 @@ CREATE TRIGGER slow BEFORE INSERT OR UPDATE OR DELETE ON leasehold.jobs FOR EACH
 // before its caller gives up. So the caller hears that nothing was done and may try again,
 // and no session works on for somebody who is gone.
 func TestR34_StatementsEndBeforeTheirCallers(t *testing.T) {
-	t.Parallel()
+	// Not parallel: it is about answers half a second ahead of a deadline.
 	f := newFleet(t, database(t), 1, "--watcher-interval", "1s")
 	m := f.members[0]
 	accepted(t, m.queues.CreateQueue, &pb.CreateQueueRequest{Queue: &pb.Queue{Name: "q", Policy: policyOf(time.Minute, 0, 0)}})

@@ -32,7 +32,7 @@ const (
 // pool of four, on which 200 leases are renewed, and leave nothing behind when they go. Nor
 // do readers of lists beside them.
 func TestR10_ParkedPollsTakeNothingFromHeartbeats(t *testing.T) {
-	t.Parallel()
+	// Not parallel: what other tests take from the machine would count as the polls'.
 	newFleet(t, database(t), 1, parkedArgs...).parkedPollsTakeNothing(t, 100)
 }
 

@@ -81,7 +81,7 @@ func refusesRetry(id store.JobID, st standing) error {
 
 // CancelJob cancels one job, see store.JobStore.
 func (s *Store) CancelJob(ctx context.Context, id store.JobID, by store.Actor) (store.CancelResult, error) {
-	items, err := s.act(ctx, cancelAct, []store.JobID{id}, false, by)
+	items, _, err := s.act(ctx, cancelAct, []store.JobID{id}, false, by)
 	if err != nil {
 		return store.CancelResult{}, err
 	}
@@ -116,69 +116,98 @@ func (s *Store) bulk(ctx context.Context, kind bulkAct, act store.BulkAct) (stor
 		}
 	}
 	slices.Sort(ids)
-	items, err := s.act(ctx, kind, slices.Compact(ids), act.DryRun, act.Actor)
+	items, unchanged, err := s.act(ctx, kind, slices.Compact(ids), act.DryRun, act.Actor)
+	if act.Selection.Filter != nil {
+		// A filter takes up what there is to do: repeated after a broken call, it tells what
+		// is left.
+		items = slices.DeleteFunc(items, func(item store.BulkItem) bool { return unchanged[item.JobID] })
+	}
 	return store.BulkResult{Items: items, Next: next}, err
 }
 
-// act does it to each job once, by statements that are conditional on the state they find.
-func (s *Store) act(ctx context.Context, kind bulkAct, ids []store.JobID, dryRun bool, by store.Actor) ([]store.BulkItem, error) {
-	items := make([]store.BulkItem, len(ids))
+// act does it to each job once, by statements that are conditional on the state they find. It
+// tells as well which jobs were as they should be before.
+func (s *Store) act(ctx context.Context, kind bulkAct, ids []store.JobID, dryRun bool, by store.Actor) ([]store.BulkItem, map[store.JobID]bool, error) {
+	r := actRun{Store: s, bulkAct: kind, items: make([]store.BulkItem, len(ids)), dryRun: dryRun, by: by, unchanged: map[store.JobID]bool{}}
 	for i, id := range ids {
-		items[i].JobID = id
+		r.items[i].JobID = id
 	}
-	err := s.inWaves(ctx, indexes(len(ids)), func(i int) any { return i },
-		func(ctx context.Context, wave []int) ([]int, error) {
-			return s.actWave(ctx, kind, items, wave, dryRun, by)
-		},
-		func(i int, err error) {
-			items[i].Err = cmp.Or[error](err, &store.BusyError{JobID: ids[i], What: "the job"})
-		})
-	return items, err
+	err := s.inWaves(ctx, indexes(len(ids)), func(i int) any { return i }, r.wave, func(i int, err error) {
+		r.items[i].Err = cmp.Or[error](err, &store.BusyError{JobID: ids[i], What: "the job"})
+	})
+	return r.items, r.unchanged, err
 }
 
-func (s *Store) actWave(ctx context.Context, kind bulkAct, items []store.BulkItem, wave []int, dryRun bool, by store.Actor) ([]int, error) {
+// actRun is one call of act.
+type actRun struct {
+	*Store
+	bulkAct
+	items     []store.BulkItem
+	dryRun    bool
+	by        store.Actor
+	unchanged map[store.JobID]bool
+}
+
+// wave acts on some of the items and returns those that were only locked. Once a statement
+// has acted, an error of a later one is that of the items that are left: an error of the call
+// would say that nothing was done, of jobs that run again already.
+func (r *actRun) wave(ctx context.Context, wave []int) ([]int, error) {
 	at := make(map[int64]int, len(wave))
 	for _, i := range wave {
-		at[int64(items[i].JobID)] = i
+		at[int64(r.items[i].JobID)] = i
 	}
-	for _, sql := range kind.statements {
+	locked, err := r.actOn(ctx, at)
+	if err == nil || len(at) == len(wave) {
+		return locked, err
+	}
+	for _, i := range at {
+		r.items[i].Err = err
+	}
+	return nil, nil
+}
+
+// actOn takes out of at what it acted on.
+func (r *actRun) actOn(ctx context.Context, at map[int64]int) ([]int, error) {
+	for _, sql := range r.statements {
 		if len(at) == 0 {
 			return nil, nil
 		}
-		rows, err := query(ctx, s, unit{lane: s.work, sql: sql, args: []any{keys(at), dryRun, by.Name, by.Note}, idempotent: dryRun || kind.repeatable},
-			pgx.RowToStructByName[actRow])
+		rows, err := query(ctx, r.Store, unit{
+			lane: r.work, sql: sql, args: []any{keys(at), r.dryRun, r.by.Name, r.by.Note}, idempotent: r.dryRun || r.repeatable,
+		}, pgx.RowToStructByName[actRow])
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range rows {
-			items[at[r.ID]].State = store.State(r.State)
-			delete(at, r.ID)
+		for _, row := range rows {
+			r.items[at[row.ID]].State = store.State(row.State)
+			delete(at, row.ID)
 		}
 	}
-	return s.explainActs(ctx, kind, items, at)
+	return r.explainActs(ctx, at)
 }
 
 // explainActs says why jobs were not acted on, and returns those that were only locked.
-func (s *Store) explainActs(ctx context.Context, kind bulkAct, items []store.BulkItem, at map[int64]int) ([]int, error) {
+func (r *actRun) explainActs(ctx context.Context, at map[int64]int) ([]int, error) {
 	if len(at) == 0 {
 		return nil, nil
 	}
-	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlJobStates, args: []any{keys(at)}, idempotent: true},
+	rows, err := query(ctx, r.Store, unit{lane: r.work, sql: sqlJobStates, args: []any{keys(at)}, idempotent: true},
 		pgx.RowToStructByName[standing])
 	if err != nil {
 		return nil, err
 	}
 	var locked []int
-	for _, r := range rows {
-		item := &items[at[r.ID]]
+	for _, st := range rows {
+		item := &r.items[at[st.ID]]
 		switch {
-		case r.State == nil:
+		case st.State == nil:
 			item.Err = &store.JobNotFoundError{JobID: item.JobID}
-		case kind.unchanged(r):
-			item.State = r.state()
+		case r.bulkAct.unchanged(st):
+			item.State = st.state()
+			r.unchanged[item.JobID] = true
 		default:
-			if item.Err = kind.refuses(item.JobID, r); item.Err == nil {
-				locked = append(locked, at[r.ID])
+			if item.Err = r.refuses(item.JobID, st); item.Err == nil {
+				locked = append(locked, at[st.ID])
 			}
 		}
 	}

@@ -97,6 +97,7 @@ func (s *Store) repeated(ctx context.Context, idempotent bool, once func() (sent
 		if err == nil || isDomain(err) {
 			return err
 		}
+		err = plain(err)
 		if ctx.Err() != nil {
 			return callerGone(ctx, err, sent, idempotent)
 		}

@@ -50,9 +50,11 @@ func openStore(t testing.TB, url string) *postgres.Store {
 func (h *harness) Store() store.Store               { return h.store }
 func (h *harness) Replica(t testing.TB) store.Store { return openStore(t, h.URL) }
 
+// TestContract has the rights of the role leasehold_service, and none of an owner: every
+// statement of the contract must do with them.
 func TestContract(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Harness { return newHarness(t) })
+	storetest.Run(t, func(t *testing.T) storetest.Harness { return newServiceHarness(t) })
 }
 
 // TestRandomSequences compares calls at random with the pure model, step by step.

@@ -351,8 +351,10 @@ func (s *Store) ApplyRetention(ctx context.Context, facts, payloads *time.Durati
 	return errors.Join(faults...)
 }
 
-// ReadyQueues tells which queues have a job that is due.
+// ReadyQueues tells which queues have a job that is due. First it notes that they are waited
+// for: what was enqueued before that note, and did not notify, is found by what follows it.
 func (s *Store) ReadyQueues(ctx context.Context, queues []string) ([]store.QueueReadiness, error) {
+	s.noteWaited(ctx, queues)
 	type readyRow struct {
 		Queue         string
 		Paused, Ready bool

@@ -72,6 +72,23 @@ func CheckSchema(ctx context.Context, url string) error {
 	return nil
 }
 
+// GrantRoles makes the roles of the schema where the user of url may, gives them their rights in
+// this database, and returns those that are missing. Only the owner of the schema may do that.
+// url must reach the server itself.
+func GrantRoles(ctx context.Context, url string) (missing []string, err error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, connectError(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the statement has been answered
+	if err := conn.QueryRow(ctx, sqlGrantRoles).Scan(&missing); err != nil {
+		return nil, connectError(err)
+	}
+	return missing, nil
+}
+
+const sqlGrantRoles = `SELECT leasehold.grant_roles()`
+
 func newerSchema(current int64) error {
 	return &store.UnsupportedError{Reason: fmt.Sprintf("the schema is at version %d, newer than this binary's %d: use a newer binary", current, SchemaVersion())}
 }

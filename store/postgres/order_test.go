@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -95,24 +94,11 @@ func TestR32ALockedQueueDelaysNoOtherQueue(t *testing.T) {
 	}
 }
 
-const sqlGrants = `
-CREATE ROLE %[1]s;
-GRANT USAGE ON SCHEMA leasehold TO %[1]s;
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA leasehold TO %[1]s;
-GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA leasehold TO %[1]s`
-
 // What needs the owner's rights is in functions of the owner.
 func TestR44TheServiceNeedsNoOwnersRights(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	role := one[string](t, h, `SELECT 'service_of_' || current_database()`)
-	for _, sql := range strings.Split(fmt.Sprintf(sqlGrants, role), ";") {
-		h.Exec(t, sql)
-	}
-	t.Cleanup(func() { // roles are the whole server's, and outlive the database
-		h.Exec(t, `DROP OWNED BY `+role)
-		h.Exec(t, `DROP ROLE `+role)
-	})
+	const role = "leasehold_service"
 	h.store.Close()
 	h.store = openStore(t, h.URL+"&role="+role)
 	h.neverBlameless(t)

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,18 +34,20 @@ FROM held h ORDER BY h.holder, h.transactions DESC, h.seconds DESC`
 
 // HeldSnapshots tells who holds back vacuum, see store.Maintenance.
 func (s *Store) HeldSnapshots(ctx context.Context) ([]store.HeldSnapshot, error) {
+	return s.heldBy(ctx, sqlHeldSnapshots)
+}
+
+func (s *Store) heldBy(ctx context.Context, sql string, args ...any) ([]store.HeldSnapshot, error) {
 	type heldRow struct {
 		Holder       string
 		Name         string
 		Transactions int64
 		Seconds      float64
 	}
-	rows, err := query(ctx, s, unit{lane: s.reads, sql: sqlHeldSnapshots, idempotent: true}, pgx.RowToStructByName[heldRow])
+	rows, err := query(ctx, s, unit{lane: s.reads, sql: sql, args: args, idempotent: true}, pgx.RowToStructByName[heldRow])
 	held := make([]store.HeldSnapshot, len(rows))
 	for i, r := range rows {
-		held[i] = store.HeldSnapshot{
-			Holder: r.Holder, Name: r.Name, Transactions: r.Transactions, For: time.Duration(r.Seconds * float64(time.Second)),
-		}
+		held[i] = store.HeldSnapshot{Holder: r.Holder, Name: r.Name, Transactions: r.Transactions, For: seconds(r.Seconds)}
 	}
 	return held, err
 }

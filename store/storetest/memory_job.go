@@ -34,6 +34,22 @@ func (m *Memory) GetJob(ctx context.Context, id store.JobID, full bool) (*store.
 	return &v, nil
 }
 
+// JobQueues tells the queues of jobs.
+func (m *Memory) JobQueues(ctx context.Context, ids []store.JobID) (map[store.JobID]string, error) {
+	d := m.db
+	if _, err := d.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer d.mu.Unlock()
+	queues := map[store.JobID]string{}
+	for _, id := range ids {
+		if j, ok := d.jobs[id]; ok {
+			queues[id] = j.Spec.Queue
+		}
+	}
+	return queues, nil
+}
+
 // GetJobByKey reads the job that owns an idempotency key.
 func (m *Memory) GetJobByKey(ctx context.Context, queue, key string, full bool) (*store.Job, error) {
 	d := m.db

@@ -32,8 +32,8 @@ func Run(t *testing.T, newStore func(t *testing.T) Harness) {
 		enqueueTests, keyTests, acquireTests, requestTests, undeliverTests, orderTests,
 		heartbeatTests, capTests, tableR17Tests, lateCallTests, followUpTests, failTests,
 		tableS6Tests, expiryTests, releaseTests, backoffTests, outageTests, sweepTests,
-		stuckTests, cancelTests, retryTests, resolveTests, queueTests, listTests,
-		maintenanceTests, raceTests,
+		stuckTests, cancelTests, retryTests, resolveTests, queueTests, listTests, jobQueueTests,
+		maintenanceTests, raceTests, inspectTests,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,91 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// WaitReason is one thing that keeps a job from running now.
+type WaitReason int32
+
+const (
+	// Never sent.
+	WaitReason_WAIT_REASON_UNSPECIFIED WaitReason = 0
+	// It is COMPLETED, DEAD or CANCELLED.
+	WaitReason_WAIT_REASON_FINISHED WaitReason = 1
+	// It is STUCK: an operator decides.
+	WaitReason_WAIT_REASON_HELD WaitReason = 2
+	// A worker holds a lease on it: it is running, as far as the service can know.
+	WaitReason_WAIT_REASON_LEASED WaitReason = 3
+	// Its lease has run out and has not been ended yet: the watcher does that.
+	WaitReason_WAIT_REASON_LEASE_RAN_OUT WaitReason = 4
+	// Its payload is gone, it cannot be delivered.
+	WaitReason_WAIT_REASON_PAYLOAD_GONE WaitReason = 5
+	// Its queue is paused.
+	WaitReason_WAIT_REASON_QUEUE_PAUSED WaitReason = 6
+	// run_at lies ahead: scheduled, or a backoff.
+	WaitReason_WAIT_REASON_NOT_DUE WaitReason = 7
+	// No worker took a job of its queue in the last 60 s, and none waits at this replica.
+	WaitReason_WAIT_REASON_NO_WORKER WaitReason = 8
+	// Other jobs of its queue come first.
+	WaitReason_WAIT_REASON_JOBS_AHEAD WaitReason = 9
+	// Nothing is in its way: the next free worker of its queue gets it.
+	WaitReason_WAIT_REASON_NEXT WaitReason = 10
+)
+
+// Enum value maps for WaitReason.
+var (
+	WaitReason_name = map[int32]string{
+		0:  "WAIT_REASON_UNSPECIFIED",
+		1:  "WAIT_REASON_FINISHED",
+		2:  "WAIT_REASON_HELD",
+		3:  "WAIT_REASON_LEASED",
+		4:  "WAIT_REASON_LEASE_RAN_OUT",
+		5:  "WAIT_REASON_PAYLOAD_GONE",
+		6:  "WAIT_REASON_QUEUE_PAUSED",
+		7:  "WAIT_REASON_NOT_DUE",
+		8:  "WAIT_REASON_NO_WORKER",
+		9:  "WAIT_REASON_JOBS_AHEAD",
+		10: "WAIT_REASON_NEXT",
+	}
+	WaitReason_value = map[string]int32{
+		"WAIT_REASON_UNSPECIFIED":   0,
+		"WAIT_REASON_FINISHED":      1,
+		"WAIT_REASON_HELD":          2,
+		"WAIT_REASON_LEASED":        3,
+		"WAIT_REASON_LEASE_RAN_OUT": 4,
+		"WAIT_REASON_PAYLOAD_GONE":  5,
+		"WAIT_REASON_QUEUE_PAUSED":  6,
+		"WAIT_REASON_NOT_DUE":       7,
+		"WAIT_REASON_NO_WORKER":     8,
+		"WAIT_REASON_JOBS_AHEAD":    9,
+		"WAIT_REASON_NEXT":          10,
+	}
+)
+
+func (x WaitReason) Enum() *WaitReason {
+	p := new(WaitReason)
+	*p = x
+	return p
+}
+
+func (x WaitReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_leasehold_v1_job_service_proto_enumTypes[0].Descriptor()
+}
+
+func (WaitReason) Type() protoreflect.EnumType {
+	return &file_leasehold_v1_job_service_proto_enumTypes[0]
+}
+
+func (x WaitReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitReason.Descriptor instead.
+func (WaitReason) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{0}
+}
+
 // CancelOutcome says what a cancel did.
 type CancelOutcome int32
 
@@ -61,11 +146,11 @@ func (x CancelOutcome) String() string {
 }
 
 func (CancelOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_leasehold_v1_job_service_proto_enumTypes[0].Descriptor()
+	return file_leasehold_v1_job_service_proto_enumTypes[1].Descriptor()
 }
 
 func (CancelOutcome) Type() protoreflect.EnumType {
-	return &file_leasehold_v1_job_service_proto_enumTypes[0]
+	return &file_leasehold_v1_job_service_proto_enumTypes[1]
 }
 
 func (x CancelOutcome) Number() protoreflect.EnumNumber {
@@ -74,7 +159,7 @@ func (x CancelOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CancelOutcome.Descriptor instead.
 func (CancelOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{0}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{1}
 }
 
 // EnqueueRequest describes one job. It is used by Enqueue, by BatchEnqueue and as
@@ -501,7 +586,9 @@ type GetJobRequest struct {
 	// How much to answer. Default: BASIC.
 	View JobView `protobuf:"varint,3,opt,name=view,proto3,enum=leasehold.v1.JobView" json:"view,omitempty"`
 	// How many of the job's latest leases to answer as well. 0..100. Default: 0.
-	RecentLeases  *int32 `protobuf:"varint,4,opt,name=recent_leases,json=recentLeases,proto3,oneof" json:"recent_leases,omitempty"`
+	RecentLeases *int32 `protobuf:"varint,4,opt,name=recent_leases,json=recentLeases,proto3,oneof" json:"recent_leases,omitempty"`
+	// True: say as well why the job is not running now. Default: false.
+	Explain       bool `protobuf:"varint,5,opt,name=explain,proto3" json:"explain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -575,6 +662,13 @@ func (x *GetJobRequest) GetRecentLeases() int32 {
 	return 0
 }
 
+func (x *GetJobRequest) GetExplain() bool {
+	if x != nil {
+		return x.Explain
+	}
+	return false
+}
+
 type isGetJobRequest_By interface {
 	isGetJobRequest_By()
 }
@@ -593,6 +687,144 @@ func (*GetJobRequest_JobId) isGetJobRequest_By() {}
 
 func (*GetJobRequest_Key) isGetJobRequest_By() {}
 
+// JobExplanation says why a job is not running now.
+type JobExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When, by the database's clock.
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// All that holds, in the order in which it has to be mended. At least one.
+	Reasons []WaitReason `protobuf:"varint,2,rep,packed,name=reasons,proto3,enum=leasehold.v1.WaitReason" json:"reasons,omitempty"`
+	// The same for people, one sentence for each reason. May change; decide by reasons.
+	Texts []string `protobuf:"bytes,3,rep,name=texts,proto3" json:"texts,omitempty"`
+	// With NOT_DUE: how long until it is due.
+	DueIn *durationpb.Duration `protobuf:"bytes,4,opt,name=due_in,json=dueIn,proto3" json:"due_in,omitempty"`
+	// With QUEUE_PAUSED: since when.
+	PausedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=paused_at,json=pausedAt,proto3" json:"paused_at,omitempty"`
+	// With QUEUE_PAUSED: who paused it, as stated.
+	PausedBy string `protobuf:"bytes,6,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// With QUEUE_PAUSED: why, as stated.
+	PauseNote string `protobuf:"bytes,7,opt,name=pause_note,json=pauseNote,proto3" json:"pause_note,omitempty"`
+	// Jobs that are due and come before it. Stops at 1,000, which means 1,000 or more.
+	JobsAhead int64 `protobuf:"varint,8,opt,name=jobs_ahead,json=jobsAhead,proto3" json:"jobs_ahead,omitempty"`
+	// When a job of its queue was last leased, as far as the newest 1,000 jobs of each table
+	// tell. Unset where none of them was.
+	LastLeaseAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_lease_at,json=lastLeaseAt,proto3" json:"last_lease_at,omitempty"`
+	// AcquireLease calls that wait at this replica now for a job of its queue. Other replicas
+	// may have others.
+	WaitingWorkers int32 `protobuf:"varint,10,opt,name=waiting_workers,json=waitingWorkers,proto3" json:"waiting_workers,omitempty"`
+	// With LEASED: what remains of the lease. With LEASE_RAN_OUT: zero.
+	LeaseRemaining *durationpb.Duration `protobuf:"bytes,11,opt,name=lease_remaining,json=leaseRemaining,proto3" json:"lease_remaining,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *JobExplanation) Reset() {
+	*x = JobExplanation{}
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobExplanation) ProtoMessage() {}
+
+func (x *JobExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobExplanation.ProtoReflect.Descriptor instead.
+func (*JobExplanation) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *JobExplanation) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+func (x *JobExplanation) GetReasons() []WaitReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *JobExplanation) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
+func (x *JobExplanation) GetDueIn() *durationpb.Duration {
+	if x != nil {
+		return x.DueIn
+	}
+	return nil
+}
+
+func (x *JobExplanation) GetPausedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PausedAt
+	}
+	return nil
+}
+
+func (x *JobExplanation) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *JobExplanation) GetPauseNote() string {
+	if x != nil {
+		return x.PauseNote
+	}
+	return ""
+}
+
+func (x *JobExplanation) GetJobsAhead() int64 {
+	if x != nil {
+		return x.JobsAhead
+	}
+	return 0
+}
+
+func (x *JobExplanation) GetLastLeaseAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastLeaseAt
+	}
+	return nil
+}
+
+func (x *JobExplanation) GetWaitingWorkers() int32 {
+	if x != nil {
+		return x.WaitingWorkers
+	}
+	return 0
+}
+
+func (x *JobExplanation) GetLeaseRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.LeaseRemaining
+	}
+	return nil
+}
+
 // GetJobResponse is one job.
 type GetJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -601,14 +833,16 @@ type GetJobResponse struct {
 	// Its latest leases, oldest first, if asked for; fewer where the answer would pass 4 MiB.
 	Leases []*LeaseRecord `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
 	// The latest 100 acts of operators on it, oldest first.
-	OperatorActs  []*OperatorAct `protobuf:"bytes,3,rep,name=operator_acts,json=operatorActs,proto3" json:"operator_acts,omitempty"`
+	OperatorActs []*OperatorAct `protobuf:"bytes,3,rep,name=operator_acts,json=operatorActs,proto3" json:"operator_acts,omitempty"`
+	// Why it is not running now, if asked for.
+	Explanation   *JobExplanation `protobuf:"bytes,4,opt,name=explanation,proto3" json:"explanation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[7]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +854,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[7]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +867,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{7}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetJobResponse) GetJob() *Job {
@@ -653,6 +887,13 @@ func (x *GetJobResponse) GetLeases() []*LeaseRecord {
 func (x *GetJobResponse) GetOperatorActs() []*OperatorAct {
 	if x != nil {
 		return x.OperatorActs
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetExplanation() *JobExplanation {
+	if x != nil {
+		return x.Explanation
 	}
 	return nil
 }
@@ -678,7 +919,7 @@ type JobFilter struct {
 
 func (x *JobFilter) Reset() {
 	*x = JobFilter{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[8]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +931,7 @@ func (x *JobFilter) String() string {
 func (*JobFilter) ProtoMessage() {}
 
 func (x *JobFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[8]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +944,7 @@ func (x *JobFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobFilter.ProtoReflect.Descriptor instead.
 func (*JobFilter) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{8}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobFilter) GetQueue() string {
@@ -765,7 +1006,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[9]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1018,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[9]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1031,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListJobsRequest) GetFilter() *JobFilter {
@@ -834,7 +1075,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[10]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1087,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[10]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1100,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{10}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -891,7 +1132,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[11]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1144,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[11]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1157,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListLeasesRequest) GetJobId() string {
@@ -953,7 +1194,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[12]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1206,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[12]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1219,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*LeaseRecord {
@@ -1010,7 +1251,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[13]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1263,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[13]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1276,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CancelJobRequest) GetJobId() string {
@@ -1072,7 +1313,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[14]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1325,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_job_service_proto_msgTypes[14]
+	mi := &file_leasehold_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1338,7 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_leasehold_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelJobResponse) GetOutcome() CancelOutcome {
@@ -1155,18 +1396,35 @@ const file_leasehold_v1_job_service_proto_rawDesc = "" +
 	"\x06JobKey\x129\n" +
 	"\x05queue\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^[a-z0-9][a-z0-9._-]{0,127}$R\x05queue\x12?\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\x16\xbaH\x13r\x11 \x01(\x80\x022\n" +
-	"^[^\\x00]*$R\x0eidempotencyKey\"\xf6\x01\n" +
+	"^[^\\x00]*$R\x0eidempotencyKey\"\x90\x02\n" +
 	"\rGetJobRequest\x122\n" +
 	"\x06job_id\x18\x01 \x01(\tB\x19\xbaH\x16r\x142\x12^[1-9][0-9]{0,18}$H\x00R\x05jobId\x12(\n" +
 	"\x03key\x18\x02 \x01(\v2\x14.leasehold.v1.JobKeyH\x00R\x03key\x123\n" +
 	"\x04view\x18\x03 \x01(\x0e2\x15.leasehold.v1.JobViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x123\n" +
-	"\rrecent_leases\x18\x04 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x01R\frecentLeases\x88\x01\x01B\v\n" +
+	"\rrecent_leases\x18\x04 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x01R\frecentLeases\x88\x01\x01\x12\x18\n" +
+	"\aexplain\x18\x05 \x01(\bR\aexplainB\v\n" +
 	"\x02by\x12\x05\xbaH\x02\b\x01B\x10\n" +
-	"\x0e_recent_leases\"\xa8\x01\n" +
+	"\x0e_recent_leases\"\xfe\x03\n" +
+	"\x0eJobExplanation\x12/\n" +
+	"\x05as_of\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x122\n" +
+	"\areasons\x18\x02 \x03(\x0e2\x18.leasehold.v1.WaitReasonR\areasons\x12\x14\n" +
+	"\x05texts\x18\x03 \x03(\tR\x05texts\x120\n" +
+	"\x06due_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05dueIn\x127\n" +
+	"\tpaused_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bpausedAt\x12\x1b\n" +
+	"\tpaused_by\x18\x06 \x01(\tR\bpausedBy\x12\x1d\n" +
+	"\n" +
+	"pause_note\x18\a \x01(\tR\tpauseNote\x12\x1d\n" +
+	"\n" +
+	"jobs_ahead\x18\b \x01(\x03R\tjobsAhead\x12>\n" +
+	"\rlast_lease_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vlastLeaseAt\x12'\n" +
+	"\x0fwaiting_workers\x18\n" +
+	" \x01(\x05R\x0ewaitingWorkers\x12B\n" +
+	"\x0flease_remaining\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0eleaseRemaining\"\xe8\x01\n" +
 	"\x0eGetJobResponse\x12#\n" +
 	"\x03job\x18\x01 \x01(\v2\x11.leasehold.v1.JobR\x03job\x121\n" +
 	"\x06leases\x18\x02 \x03(\v2\x19.leasehold.v1.LeaseRecordR\x06leases\x12>\n" +
-	"\roperator_acts\x18\x03 \x03(\v2\x19.leasehold.v1.OperatorActR\foperatorActs\"\xa8\x03\n" +
+	"\roperator_acts\x18\x03 \x03(\v2\x19.leasehold.v1.OperatorActR\foperatorActs\x12>\n" +
+	"\vexplanation\x18\x04 \x01(\v2\x1c.leasehold.v1.JobExplanationR\vexplanation\"\xa8\x03\n" +
 	"\tJobFilter\x12>\n" +
 	"\x05queue\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^[a-z0-9][a-z0-9._-]{0,127}$H\x00R\x05queue\x88\x01\x01\x12A\n" +
 	"\x06states\x18\x02 \x03(\x0e2\x16.leasehold.v1.JobStateB\x11\xbaH\x0e\x92\x01\v\x10\x06\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x125\n" +
@@ -1212,7 +1470,21 @@ const file_leasehold_v1_job_service_proto_rawDesc = "" +
 	"^[^\\x00]*$R\x04note\"x\n" +
 	"\x11CancelJobResponse\x125\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1b.leasehold.v1.CancelOutcomeR\aoutcome\x12,\n" +
-	"\x05state\x18\x02 \x01(\x0e2\x16.leasehold.v1.JobStateR\x05state*k\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x16.leasehold.v1.JobStateR\x05state*\xb2\x02\n" +
+	"\n" +
+	"WaitReason\x12\x1b\n" +
+	"\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14WAIT_REASON_FINISHED\x10\x01\x12\x14\n" +
+	"\x10WAIT_REASON_HELD\x10\x02\x12\x16\n" +
+	"\x12WAIT_REASON_LEASED\x10\x03\x12\x1d\n" +
+	"\x19WAIT_REASON_LEASE_RAN_OUT\x10\x04\x12\x1c\n" +
+	"\x18WAIT_REASON_PAYLOAD_GONE\x10\x05\x12\x1c\n" +
+	"\x18WAIT_REASON_QUEUE_PAUSED\x10\x06\x12\x17\n" +
+	"\x13WAIT_REASON_NOT_DUE\x10\a\x12\x19\n" +
+	"\x15WAIT_REASON_NO_WORKER\x10\b\x12\x1a\n" +
+	"\x16WAIT_REASON_JOBS_AHEAD\x10\t\x12\x14\n" +
+	"\x10WAIT_REASON_NEXT\x10\n" +
+	"*k\n" +
 	"\rCancelOutcome\x12\x1e\n" +
 	"\x1aCANCEL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CANCEL_OUTCOME_CANCELLED\x10\x01\x12\x1c\n" +
@@ -1240,78 +1512,87 @@ func file_leasehold_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_job_service_proto_rawDescData
 }
 
-var file_leasehold_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leasehold_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_leasehold_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_leasehold_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_leasehold_v1_job_service_proto_goTypes = []any{
-	(CancelOutcome)(0),            // 0: leasehold.v1.CancelOutcome
-	(*EnqueueRequest)(nil),        // 1: leasehold.v1.EnqueueRequest
-	(*EnqueueResponse)(nil),       // 2: leasehold.v1.EnqueueResponse
-	(*BatchEnqueueRequest)(nil),   // 3: leasehold.v1.BatchEnqueueRequest
-	(*BatchEnqueueResult)(nil),    // 4: leasehold.v1.BatchEnqueueResult
-	(*BatchEnqueueResponse)(nil),  // 5: leasehold.v1.BatchEnqueueResponse
-	(*JobKey)(nil),                // 6: leasehold.v1.JobKey
-	(*GetJobRequest)(nil),         // 7: leasehold.v1.GetJobRequest
-	(*GetJobResponse)(nil),        // 8: leasehold.v1.GetJobResponse
-	(*JobFilter)(nil),             // 9: leasehold.v1.JobFilter
-	(*ListJobsRequest)(nil),       // 10: leasehold.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 11: leasehold.v1.ListJobsResponse
-	(*ListLeasesRequest)(nil),     // 12: leasehold.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),    // 13: leasehold.v1.ListLeasesResponse
-	(*CancelJobRequest)(nil),      // 14: leasehold.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),     // 15: leasehold.v1.CancelJobResponse
-	nil,                           // 16: leasehold.v1.EnqueueRequest.HeadersEntry
-	(*Payload)(nil),               // 17: leasehold.v1.Payload
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*JobPolicy)(nil),             // 20: leasehold.v1.JobPolicy
-	(*ItemError)(nil),             // 21: leasehold.v1.ItemError
-	(JobView)(0),                  // 22: leasehold.v1.JobView
-	(*Job)(nil),                   // 23: leasehold.v1.Job
-	(*LeaseRecord)(nil),           // 24: leasehold.v1.LeaseRecord
-	(*OperatorAct)(nil),           // 25: leasehold.v1.OperatorAct
-	(JobState)(0),                 // 26: leasehold.v1.JobState
+	(WaitReason)(0),               // 0: leasehold.v1.WaitReason
+	(CancelOutcome)(0),            // 1: leasehold.v1.CancelOutcome
+	(*EnqueueRequest)(nil),        // 2: leasehold.v1.EnqueueRequest
+	(*EnqueueResponse)(nil),       // 3: leasehold.v1.EnqueueResponse
+	(*BatchEnqueueRequest)(nil),   // 4: leasehold.v1.BatchEnqueueRequest
+	(*BatchEnqueueResult)(nil),    // 5: leasehold.v1.BatchEnqueueResult
+	(*BatchEnqueueResponse)(nil),  // 6: leasehold.v1.BatchEnqueueResponse
+	(*JobKey)(nil),                // 7: leasehold.v1.JobKey
+	(*GetJobRequest)(nil),         // 8: leasehold.v1.GetJobRequest
+	(*JobExplanation)(nil),        // 9: leasehold.v1.JobExplanation
+	(*GetJobResponse)(nil),        // 10: leasehold.v1.GetJobResponse
+	(*JobFilter)(nil),             // 11: leasehold.v1.JobFilter
+	(*ListJobsRequest)(nil),       // 12: leasehold.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 13: leasehold.v1.ListJobsResponse
+	(*ListLeasesRequest)(nil),     // 14: leasehold.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),    // 15: leasehold.v1.ListLeasesResponse
+	(*CancelJobRequest)(nil),      // 16: leasehold.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),     // 17: leasehold.v1.CancelJobResponse
+	nil,                           // 18: leasehold.v1.EnqueueRequest.HeadersEntry
+	(*Payload)(nil),               // 19: leasehold.v1.Payload
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*JobPolicy)(nil),             // 22: leasehold.v1.JobPolicy
+	(*ItemError)(nil),             // 23: leasehold.v1.ItemError
+	(JobView)(0),                  // 24: leasehold.v1.JobView
+	(*Job)(nil),                   // 25: leasehold.v1.Job
+	(*LeaseRecord)(nil),           // 26: leasehold.v1.LeaseRecord
+	(*OperatorAct)(nil),           // 27: leasehold.v1.OperatorAct
+	(JobState)(0),                 // 28: leasehold.v1.JobState
 }
 var file_leasehold_v1_job_service_proto_depIdxs = []int32{
-	17, // 0: leasehold.v1.EnqueueRequest.payload:type_name -> leasehold.v1.Payload
-	16, // 1: leasehold.v1.EnqueueRequest.headers:type_name -> leasehold.v1.EnqueueRequest.HeadersEntry
-	18, // 2: leasehold.v1.EnqueueRequest.run_at:type_name -> google.protobuf.Timestamp
-	19, // 3: leasehold.v1.EnqueueRequest.delay:type_name -> google.protobuf.Duration
-	20, // 4: leasehold.v1.EnqueueRequest.policy:type_name -> leasehold.v1.JobPolicy
-	1,  // 5: leasehold.v1.BatchEnqueueRequest.items:type_name -> leasehold.v1.EnqueueRequest
-	2,  // 6: leasehold.v1.BatchEnqueueResult.ok:type_name -> leasehold.v1.EnqueueResponse
-	21, // 7: leasehold.v1.BatchEnqueueResult.error:type_name -> leasehold.v1.ItemError
-	4,  // 8: leasehold.v1.BatchEnqueueResponse.results:type_name -> leasehold.v1.BatchEnqueueResult
-	6,  // 9: leasehold.v1.GetJobRequest.key:type_name -> leasehold.v1.JobKey
-	22, // 10: leasehold.v1.GetJobRequest.view:type_name -> leasehold.v1.JobView
-	23, // 11: leasehold.v1.GetJobResponse.job:type_name -> leasehold.v1.Job
-	24, // 12: leasehold.v1.GetJobResponse.leases:type_name -> leasehold.v1.LeaseRecord
-	25, // 13: leasehold.v1.GetJobResponse.operator_acts:type_name -> leasehold.v1.OperatorAct
-	26, // 14: leasehold.v1.JobFilter.states:type_name -> leasehold.v1.JobState
-	18, // 15: leasehold.v1.JobFilter.created_from:type_name -> google.protobuf.Timestamp
-	18, // 16: leasehold.v1.JobFilter.created_before:type_name -> google.protobuf.Timestamp
-	9,  // 17: leasehold.v1.ListJobsRequest.filter:type_name -> leasehold.v1.JobFilter
-	22, // 18: leasehold.v1.ListJobsRequest.view:type_name -> leasehold.v1.JobView
-	23, // 19: leasehold.v1.ListJobsResponse.jobs:type_name -> leasehold.v1.Job
-	24, // 20: leasehold.v1.ListLeasesResponse.leases:type_name -> leasehold.v1.LeaseRecord
-	0,  // 21: leasehold.v1.CancelJobResponse.outcome:type_name -> leasehold.v1.CancelOutcome
-	26, // 22: leasehold.v1.CancelJobResponse.state:type_name -> leasehold.v1.JobState
-	1,  // 23: leasehold.v1.JobService.Enqueue:input_type -> leasehold.v1.EnqueueRequest
-	3,  // 24: leasehold.v1.JobService.BatchEnqueue:input_type -> leasehold.v1.BatchEnqueueRequest
-	7,  // 25: leasehold.v1.JobService.GetJob:input_type -> leasehold.v1.GetJobRequest
-	10, // 26: leasehold.v1.JobService.ListJobs:input_type -> leasehold.v1.ListJobsRequest
-	12, // 27: leasehold.v1.JobService.ListLeases:input_type -> leasehold.v1.ListLeasesRequest
-	14, // 28: leasehold.v1.JobService.CancelJob:input_type -> leasehold.v1.CancelJobRequest
-	2,  // 29: leasehold.v1.JobService.Enqueue:output_type -> leasehold.v1.EnqueueResponse
-	5,  // 30: leasehold.v1.JobService.BatchEnqueue:output_type -> leasehold.v1.BatchEnqueueResponse
-	8,  // 31: leasehold.v1.JobService.GetJob:output_type -> leasehold.v1.GetJobResponse
-	11, // 32: leasehold.v1.JobService.ListJobs:output_type -> leasehold.v1.ListJobsResponse
-	13, // 33: leasehold.v1.JobService.ListLeases:output_type -> leasehold.v1.ListLeasesResponse
-	15, // 34: leasehold.v1.JobService.CancelJob:output_type -> leasehold.v1.CancelJobResponse
-	29, // [29:35] is the sub-list for method output_type
-	23, // [23:29] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	19, // 0: leasehold.v1.EnqueueRequest.payload:type_name -> leasehold.v1.Payload
+	18, // 1: leasehold.v1.EnqueueRequest.headers:type_name -> leasehold.v1.EnqueueRequest.HeadersEntry
+	20, // 2: leasehold.v1.EnqueueRequest.run_at:type_name -> google.protobuf.Timestamp
+	21, // 3: leasehold.v1.EnqueueRequest.delay:type_name -> google.protobuf.Duration
+	22, // 4: leasehold.v1.EnqueueRequest.policy:type_name -> leasehold.v1.JobPolicy
+	2,  // 5: leasehold.v1.BatchEnqueueRequest.items:type_name -> leasehold.v1.EnqueueRequest
+	3,  // 6: leasehold.v1.BatchEnqueueResult.ok:type_name -> leasehold.v1.EnqueueResponse
+	23, // 7: leasehold.v1.BatchEnqueueResult.error:type_name -> leasehold.v1.ItemError
+	5,  // 8: leasehold.v1.BatchEnqueueResponse.results:type_name -> leasehold.v1.BatchEnqueueResult
+	7,  // 9: leasehold.v1.GetJobRequest.key:type_name -> leasehold.v1.JobKey
+	24, // 10: leasehold.v1.GetJobRequest.view:type_name -> leasehold.v1.JobView
+	20, // 11: leasehold.v1.JobExplanation.as_of:type_name -> google.protobuf.Timestamp
+	0,  // 12: leasehold.v1.JobExplanation.reasons:type_name -> leasehold.v1.WaitReason
+	21, // 13: leasehold.v1.JobExplanation.due_in:type_name -> google.protobuf.Duration
+	20, // 14: leasehold.v1.JobExplanation.paused_at:type_name -> google.protobuf.Timestamp
+	20, // 15: leasehold.v1.JobExplanation.last_lease_at:type_name -> google.protobuf.Timestamp
+	21, // 16: leasehold.v1.JobExplanation.lease_remaining:type_name -> google.protobuf.Duration
+	25, // 17: leasehold.v1.GetJobResponse.job:type_name -> leasehold.v1.Job
+	26, // 18: leasehold.v1.GetJobResponse.leases:type_name -> leasehold.v1.LeaseRecord
+	27, // 19: leasehold.v1.GetJobResponse.operator_acts:type_name -> leasehold.v1.OperatorAct
+	9,  // 20: leasehold.v1.GetJobResponse.explanation:type_name -> leasehold.v1.JobExplanation
+	28, // 21: leasehold.v1.JobFilter.states:type_name -> leasehold.v1.JobState
+	20, // 22: leasehold.v1.JobFilter.created_from:type_name -> google.protobuf.Timestamp
+	20, // 23: leasehold.v1.JobFilter.created_before:type_name -> google.protobuf.Timestamp
+	11, // 24: leasehold.v1.ListJobsRequest.filter:type_name -> leasehold.v1.JobFilter
+	24, // 25: leasehold.v1.ListJobsRequest.view:type_name -> leasehold.v1.JobView
+	25, // 26: leasehold.v1.ListJobsResponse.jobs:type_name -> leasehold.v1.Job
+	26, // 27: leasehold.v1.ListLeasesResponse.leases:type_name -> leasehold.v1.LeaseRecord
+	1,  // 28: leasehold.v1.CancelJobResponse.outcome:type_name -> leasehold.v1.CancelOutcome
+	28, // 29: leasehold.v1.CancelJobResponse.state:type_name -> leasehold.v1.JobState
+	2,  // 30: leasehold.v1.JobService.Enqueue:input_type -> leasehold.v1.EnqueueRequest
+	4,  // 31: leasehold.v1.JobService.BatchEnqueue:input_type -> leasehold.v1.BatchEnqueueRequest
+	8,  // 32: leasehold.v1.JobService.GetJob:input_type -> leasehold.v1.GetJobRequest
+	12, // 33: leasehold.v1.JobService.ListJobs:input_type -> leasehold.v1.ListJobsRequest
+	14, // 34: leasehold.v1.JobService.ListLeases:input_type -> leasehold.v1.ListLeasesRequest
+	16, // 35: leasehold.v1.JobService.CancelJob:input_type -> leasehold.v1.CancelJobRequest
+	3,  // 36: leasehold.v1.JobService.Enqueue:output_type -> leasehold.v1.EnqueueResponse
+	6,  // 37: leasehold.v1.JobService.BatchEnqueue:output_type -> leasehold.v1.BatchEnqueueResponse
+	10, // 38: leasehold.v1.JobService.GetJob:output_type -> leasehold.v1.GetJobResponse
+	13, // 39: leasehold.v1.JobService.ListJobs:output_type -> leasehold.v1.ListJobsResponse
+	15, // 40: leasehold.v1.JobService.ListLeases:output_type -> leasehold.v1.ListLeasesResponse
+	17, // 41: leasehold.v1.JobService.CancelJob:output_type -> leasehold.v1.CancelJobResponse
+	36, // [36:42] is the sub-list for method output_type
+	30, // [30:36] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_job_service_proto_init() }
@@ -1331,16 +1612,16 @@ func file_leasehold_v1_job_service_proto_init() {
 		(*GetJobRequest_JobId)(nil),
 		(*GetJobRequest_Key)(nil),
 	}
-	file_leasehold_v1_job_service_proto_msgTypes[8].OneofWrappers = []any{}
 	file_leasehold_v1_job_service_proto_msgTypes[9].OneofWrappers = []any{}
-	file_leasehold_v1_job_service_proto_msgTypes[11].OneofWrappers = []any{}
+	file_leasehold_v1_job_service_proto_msgTypes[10].OneofWrappers = []any{}
+	file_leasehold_v1_job_service_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_job_service_proto_rawDesc), len(file_leasehold_v1_job_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   16,
+			NumEnums:      2,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -75,6 +76,152 @@ func (x OnExpiry) Number() protoreflect.EnumNumber {
 // Deprecated: Use OnExpiry.Descriptor instead.
 func (OnExpiry) EnumDescriptor() ([]byte, []int) {
 	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{0}
+}
+
+// LintCheck is what was looked for.
+type LintCheck int32
+
+const (
+	// Never sent.
+	LintCheck_LINT_CHECK_UNSPECIFIED LintCheck = 0
+	// The time between two signs of life comes near to the length of the lease, or is longer.
+	LintCheck_LINT_CHECK_LEASE_TOO_SHORT LintCheck = 1
+	// Jobs ran longer than their lease, and never sent a heartbeat.
+	LintCheck_LINT_CHECK_NO_HEARTBEAT LintCheck = 2
+	// The watcher's last pass is too old: leases that ran out are not ended.
+	LintCheck_LINT_CHECK_WATCHER_LATE LintCheck = 3
+	// Work ran twice: a former holder called after another had begun.
+	LintCheck_LINT_CHECK_DOUBLE_RUNS LintCheck = 4
+	// lease_owner tells nobody: it is blank or a placeholder.
+	LintCheck_LINT_CHECK_OWNER_EMPTY LintCheck = 5
+	// lease_owner is the same for everything.
+	LintCheck_LINT_CHECK_OWNER_SAME LintCheck = 6
+	// Leases are ended by time again and again.
+	LintCheck_LINT_CHECK_LEASES_EXPIRE LintCheck = 7
+	// The queue never chose between requeue and hold.
+	LintCheck_LINT_CHECK_ON_EXPIRY_UNCHOSEN LintCheck = 8
+	// A session, replication slot or prepared transaction keeps dead rows from being removed.
+	LintCheck_LINT_CHECK_VACUUM_HELD LintCheck = 9
+	// A table has more dead rows than vacuum should leave.
+	LintCheck_LINT_CHECK_DEAD_ROWS LintCheck = 10
+	// Tables and history have outgrown the budget, or will within 30 days.
+	LintCheck_LINT_CHECK_GROWTH LintCheck = 11
+)
+
+// Enum value maps for LintCheck.
+var (
+	LintCheck_name = map[int32]string{
+		0:  "LINT_CHECK_UNSPECIFIED",
+		1:  "LINT_CHECK_LEASE_TOO_SHORT",
+		2:  "LINT_CHECK_NO_HEARTBEAT",
+		3:  "LINT_CHECK_WATCHER_LATE",
+		4:  "LINT_CHECK_DOUBLE_RUNS",
+		5:  "LINT_CHECK_OWNER_EMPTY",
+		6:  "LINT_CHECK_OWNER_SAME",
+		7:  "LINT_CHECK_LEASES_EXPIRE",
+		8:  "LINT_CHECK_ON_EXPIRY_UNCHOSEN",
+		9:  "LINT_CHECK_VACUUM_HELD",
+		10: "LINT_CHECK_DEAD_ROWS",
+		11: "LINT_CHECK_GROWTH",
+	}
+	LintCheck_value = map[string]int32{
+		"LINT_CHECK_UNSPECIFIED":        0,
+		"LINT_CHECK_LEASE_TOO_SHORT":    1,
+		"LINT_CHECK_NO_HEARTBEAT":       2,
+		"LINT_CHECK_WATCHER_LATE":       3,
+		"LINT_CHECK_DOUBLE_RUNS":        4,
+		"LINT_CHECK_OWNER_EMPTY":        5,
+		"LINT_CHECK_OWNER_SAME":         6,
+		"LINT_CHECK_LEASES_EXPIRE":      7,
+		"LINT_CHECK_ON_EXPIRY_UNCHOSEN": 8,
+		"LINT_CHECK_VACUUM_HELD":        9,
+		"LINT_CHECK_DEAD_ROWS":          10,
+		"LINT_CHECK_GROWTH":             11,
+	}
+)
+
+func (x LintCheck) Enum() *LintCheck {
+	p := new(LintCheck)
+	*p = x
+	return p
+}
+
+func (x LintCheck) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LintCheck) Descriptor() protoreflect.EnumDescriptor {
+	return file_leasehold_v1_queue_service_proto_enumTypes[1].Descriptor()
+}
+
+func (LintCheck) Type() protoreflect.EnumType {
+	return &file_leasehold_v1_queue_service_proto_enumTypes[1]
+}
+
+func (x LintCheck) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LintCheck.Descriptor instead.
+func (LintCheck) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{1}
+}
+
+// LintSeverity says how much a finding matters.
+type LintSeverity int32
+
+const (
+	// Never sent.
+	LintSeverity_LINT_SEVERITY_UNSPECIFIED LintSeverity = 0
+	// Worth knowing.
+	LintSeverity_LINT_SEVERITY_INFO LintSeverity = 1
+	// Will go wrong some day.
+	LintSeverity_LINT_SEVERITY_WARNING LintSeverity = 2
+	// Goes wrong now.
+	LintSeverity_LINT_SEVERITY_ERROR LintSeverity = 3
+)
+
+// Enum value maps for LintSeverity.
+var (
+	LintSeverity_name = map[int32]string{
+		0: "LINT_SEVERITY_UNSPECIFIED",
+		1: "LINT_SEVERITY_INFO",
+		2: "LINT_SEVERITY_WARNING",
+		3: "LINT_SEVERITY_ERROR",
+	}
+	LintSeverity_value = map[string]int32{
+		"LINT_SEVERITY_UNSPECIFIED": 0,
+		"LINT_SEVERITY_INFO":        1,
+		"LINT_SEVERITY_WARNING":     2,
+		"LINT_SEVERITY_ERROR":       3,
+	}
+)
+
+func (x LintSeverity) Enum() *LintSeverity {
+	p := new(LintSeverity)
+	*p = x
+	return p
+}
+
+func (x LintSeverity) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LintSeverity) Descriptor() protoreflect.EnumDescriptor {
+	return file_leasehold_v1_queue_service_proto_enumTypes[2].Descriptor()
+}
+
+func (LintSeverity) Type() protoreflect.EnumType {
+	return &file_leasehold_v1_queue_service_proto_enumTypes[2]
+}
+
+func (x LintSeverity) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LintSeverity.Descriptor instead.
+func (LintSeverity) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{2}
 }
 
 // Queue is one kind of work.
@@ -291,7 +438,9 @@ func (x *CreateQueueResponse) GetQueue() *Queue {
 type GetQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue. Required.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True: count its jobs as well. Default: false.
+	WithStats     bool `protobuf:"varint,2,opt,name=with_stats,json=withStats,proto3" json:"with_stats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,11 +482,20 @@ func (x *GetQueueRequest) GetName() string {
 	return ""
 }
 
+func (x *GetQueueRequest) GetWithStats() bool {
+	if x != nil {
+		return x.WithStats
+	}
+	return false
+}
+
 // GetQueueResponse is the queue.
 type GetQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
-	Queue         *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	Queue *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Its jobs, if asked for.
+	Stats         *QueueStats `protobuf:"bytes,2,opt,name=stats,proto3" json:"stats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,20 +537,130 @@ func (x *GetQueueResponse) GetQueue() *Queue {
 	return nil
 }
 
+func (x *GetQueueResponse) GetStats() *QueueStats {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
+}
+
+// QueueStats counts the jobs of a queue as they stand now. Each number stops at 10,000, which
+// then means 10,000 or more: the answer costs the same whatever waits.
+type QueueStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// PENDING and due.
+	Ready int64 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	// PENDING with run_at ahead: scheduled, or waiting for a backoff.
+	Scheduled int64 `protobuf:"varint,3,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
+	// PROCESSING.
+	Processing int64 `protobuf:"varint,4,opt,name=processing,proto3" json:"processing,omitempty"`
+	// STUCK.
+	Stuck int64 `protobuf:"varint,5,opt,name=stuck,proto3" json:"stuck,omitempty"`
+	// DEAD, in the history that is kept.
+	Dead int64 `protobuf:"varint,6,opt,name=dead,proto3" json:"dead,omitempty"`
+	// How long the ready job that waits longest has been due. Unset where none is ready.
+	OldestReadyAge *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_ready_age,json=oldestReadyAge,proto3" json:"oldest_ready_age,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *QueueStats) Reset() {
+	*x = QueueStats{}
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueStats) ProtoMessage() {}
+
+func (x *QueueStats) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueStats.ProtoReflect.Descriptor instead.
+func (*QueueStats) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *QueueStats) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *QueueStats) GetReady() int64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *QueueStats) GetScheduled() int64 {
+	if x != nil {
+		return x.Scheduled
+	}
+	return 0
+}
+
+func (x *QueueStats) GetProcessing() int64 {
+	if x != nil {
+		return x.Processing
+	}
+	return 0
+}
+
+func (x *QueueStats) GetStuck() int64 {
+	if x != nil {
+		return x.Stuck
+	}
+	return 0
+}
+
+func (x *QueueStats) GetDead() int64 {
+	if x != nil {
+		return x.Dead
+	}
+	return 0
+}
+
+func (x *QueueStats) GetOldestReadyAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestReadyAge
+	}
+	return nil
+}
+
 // ListQueuesRequest asks for a page.
 type ListQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1..1000. Default: 50.
 	PageSize *int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3,oneof" json:"page_size,omitempty"`
 	// next_page_token of the page before. Default: the first page.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// True: count the jobs of each queue as well. Default: false.
+	WithStats     bool `protobuf:"varint,3,opt,name=with_stats,json=withStats,proto3" json:"with_stats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +672,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +685,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{5}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListQueuesRequest) GetPageSize() int32 {
@@ -434,6 +702,13 @@ func (x *ListQueuesRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListQueuesRequest) GetWithStats() bool {
+	if x != nil {
+		return x.WithStats
+	}
+	return false
+}
+
 // ListQueuesResponse is a page.
 type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -441,13 +716,15 @@ type ListQueuesResponse struct {
 	Queues []*Queue `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
 	// Empty at the end.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// One for each queue, in the same order, if asked for.
+	Stats         []*QueueStats `protobuf:"bytes,3,rep,name=stats,proto3" json:"stats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -459,7 +736,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -472,7 +749,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{6}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*Queue {
@@ -487,6 +764,13 @@ func (x *ListQueuesResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListQueuesResponse) GetStats() []*QueueStats {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
 }
 
 // UpdateQueueRequest says what to change.
@@ -504,7 +788,7 @@ type UpdateQueueRequest struct {
 
 func (x *UpdateQueueRequest) Reset() {
 	*x = UpdateQueueRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[7]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +800,7 @@ func (x *UpdateQueueRequest) String() string {
 func (*UpdateQueueRequest) ProtoMessage() {}
 
 func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[7]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +813,7 @@ func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueRequest.ProtoReflect.Descriptor instead.
 func (*UpdateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{7}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateQueueRequest) GetQueue() *Queue {
@@ -557,7 +841,7 @@ type UpdateQueueResponse struct {
 
 func (x *UpdateQueueResponse) Reset() {
 	*x = UpdateQueueResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[8]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +853,7 @@ func (x *UpdateQueueResponse) String() string {
 func (*UpdateQueueResponse) ProtoMessage() {}
 
 func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[8]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +866,7 @@ func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueResponse.ProtoReflect.Descriptor instead.
 func (*UpdateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{8}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateQueueResponse) GetQueue() *Queue {
@@ -603,7 +887,7 @@ type DeleteQueueRequest struct {
 
 func (x *DeleteQueueRequest) Reset() {
 	*x = DeleteQueueRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[9]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +899,7 @@ func (x *DeleteQueueRequest) String() string {
 func (*DeleteQueueRequest) ProtoMessage() {}
 
 func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[9]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +912,7 @@ func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
 func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{9}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeleteQueueRequest) GetName() string {
@@ -647,7 +931,7 @@ type DeleteQueueResponse struct {
 
 func (x *DeleteQueueResponse) Reset() {
 	*x = DeleteQueueResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[10]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +943,7 @@ func (x *DeleteQueueResponse) String() string {
 func (*DeleteQueueResponse) ProtoMessage() {}
 
 func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[10]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +956,7 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{10}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{11}
 }
 
 // PauseQueueRequest names a queue.
@@ -690,7 +974,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[11]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +986,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[11]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +999,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{11}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PauseQueueRequest) GetName() string {
@@ -750,7 +1034,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[12]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +1046,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[12]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +1059,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{12}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -796,7 +1080,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[13]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +1092,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[13]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +1105,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{13}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResumeQueueRequest) GetName() string {
@@ -842,7 +1126,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[14]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1138,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[14]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +1151,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{14}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -890,7 +1174,7 @@ type JobSelection struct {
 
 func (x *JobSelection) Reset() {
 	*x = JobSelection{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[15]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1186,7 @@ func (x *JobSelection) String() string {
 func (*JobSelection) ProtoMessage() {}
 
 func (x *JobSelection) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[15]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1199,7 @@ func (x *JobSelection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobSelection.ProtoReflect.Descriptor instead.
 func (*JobSelection) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{15}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobSelection) GetJobIds() []string {
@@ -950,7 +1234,7 @@ type BulkResult struct {
 
 func (x *BulkResult) Reset() {
 	*x = BulkResult{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[16]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1246,7 @@ func (x *BulkResult) String() string {
 func (*BulkResult) ProtoMessage() {}
 
 func (x *BulkResult) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[16]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1259,7 @@ func (x *BulkResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkResult.ProtoReflect.Descriptor instead.
 func (*BulkResult) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{16}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BulkResult) GetJobId() string {
@@ -1049,7 +1333,7 @@ type RetryJobsRequest struct {
 
 func (x *RetryJobsRequest) Reset() {
 	*x = RetryJobsRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[17]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1345,7 @@ func (x *RetryJobsRequest) String() string {
 func (*RetryJobsRequest) ProtoMessage() {}
 
 func (x *RetryJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[17]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1358,7 @@ func (x *RetryJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobsRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobsRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{17}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RetryJobsRequest) GetSelection() *JobSelection {
@@ -1132,7 +1416,7 @@ type RetryJobsResponse struct {
 
 func (x *RetryJobsResponse) Reset() {
 	*x = RetryJobsResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[18]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1428,7 @@ func (x *RetryJobsResponse) String() string {
 func (*RetryJobsResponse) ProtoMessage() {}
 
 func (x *RetryJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[18]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1441,7 @@ func (x *RetryJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobsResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobsResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{18}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RetryJobsResponse) GetResults() []*BulkResult {
@@ -1195,7 +1479,7 @@ type CancelJobsRequest struct {
 
 func (x *CancelJobsRequest) Reset() {
 	*x = CancelJobsRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[19]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1491,7 @@ func (x *CancelJobsRequest) String() string {
 func (*CancelJobsRequest) ProtoMessage() {}
 
 func (x *CancelJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[19]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1504,7 @@ func (x *CancelJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobsRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobsRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{19}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelJobsRequest) GetSelection() *JobSelection {
@@ -1278,7 +1562,7 @@ type CancelJobsResponse struct {
 
 func (x *CancelJobsResponse) Reset() {
 	*x = CancelJobsResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[20]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1574,7 @@ func (x *CancelJobsResponse) String() string {
 func (*CancelJobsResponse) ProtoMessage() {}
 
 func (x *CancelJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[20]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1587,7 @@ func (x *CancelJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobsResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobsResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{20}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CancelJobsResponse) GetResults() []*BulkResult {
@@ -1331,7 +1615,7 @@ type ResolvedCompleted struct {
 
 func (x *ResolvedCompleted) Reset() {
 	*x = ResolvedCompleted{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[21]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1627,7 @@ func (x *ResolvedCompleted) String() string {
 func (*ResolvedCompleted) ProtoMessage() {}
 
 func (x *ResolvedCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[21]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1640,7 @@ func (x *ResolvedCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvedCompleted.ProtoReflect.Descriptor instead.
 func (*ResolvedCompleted) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{21}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResolvedCompleted) GetResult() *Payload {
@@ -1375,7 +1659,7 @@ type ResolvedDead struct {
 
 func (x *ResolvedDead) Reset() {
 	*x = ResolvedDead{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[22]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1671,7 @@ func (x *ResolvedDead) String() string {
 func (*ResolvedDead) ProtoMessage() {}
 
 func (x *ResolvedDead) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[22]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1684,7 @@ func (x *ResolvedDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvedDead.ProtoReflect.Descriptor instead.
 func (*ResolvedDead) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{22}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{23}
 }
 
 // ResolveJobRequest states what became of a job.
@@ -1425,7 +1709,7 @@ type ResolveJobRequest struct {
 
 func (x *ResolveJobRequest) Reset() {
 	*x = ResolveJobRequest{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[23]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1721,7 @@ func (x *ResolveJobRequest) String() string {
 func (*ResolveJobRequest) ProtoMessage() {}
 
 func (x *ResolveJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[23]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1734,7 @@ func (x *ResolveJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveJobRequest.ProtoReflect.Descriptor instead.
 func (*ResolveJobRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{23}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResolveJobRequest) GetJobId() string {
@@ -1528,7 +1812,7 @@ type ResolveJobResponse struct {
 
 func (x *ResolveJobResponse) Reset() {
 	*x = ResolveJobResponse{}
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[24]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1824,7 @@ func (x *ResolveJobResponse) String() string {
 func (*ResolveJobResponse) ProtoMessage() {}
 
 func (x *ResolveJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_queue_service_proto_msgTypes[24]
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1837,7 @@ func (x *ResolveJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveJobResponse.ProtoReflect.Descriptor instead.
 func (*ResolveJobResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{24}
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResolveJobResponse) GetJob() *Job {
@@ -1563,11 +1847,241 @@ func (x *ResolveJobResponse) GetJob() *Job {
 	return nil
 }
 
+// LintRequest says what to look at.
+type LintRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this queue, and nothing about the database as a whole. Default: everything.
+	Queue *string `protobuf:"bytes,1,opt,name=queue,proto3,oneof" json:"queue,omitempty"`
+	// Only leases that began within so long. 1 min..365 days. Default: 1 day. After a repair a
+	// shorter time tells whether it helped.
+	LookBack *durationpb.Duration `protobuf:"bytes,2,opt,name=look_back,json=lookBack,proto3" json:"look_back,omitempty"`
+	// How long a transaction may be open before it is reported. 1 s..30 days. Default: 5 min.
+	MaxTransactionAge *durationpb.Duration `protobuf:"bytes,3,opt,name=max_transaction_age,json=maxTransactionAge,proto3" json:"max_transaction_age,omitempty"`
+	// Bytes that tables and indexes may have, now and in 30 days at their present growth, before
+	// their growth is reported. From 1. Default: 100 GiB (107,374,182,400).
+	SizeBudget    *int64 `protobuf:"varint,4,opt,name=size_budget,json=sizeBudget,proto3,oneof" json:"size_budget,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LintRequest) Reset() {
+	*x = LintRequest{}
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LintRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LintRequest) ProtoMessage() {}
+
+func (x *LintRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LintRequest.ProtoReflect.Descriptor instead.
+func (*LintRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *LintRequest) GetQueue() string {
+	if x != nil && x.Queue != nil {
+		return *x.Queue
+	}
+	return ""
+}
+
+func (x *LintRequest) GetLookBack() *durationpb.Duration {
+	if x != nil {
+		return x.LookBack
+	}
+	return nil
+}
+
+func (x *LintRequest) GetMaxTransactionAge() *durationpb.Duration {
+	if x != nil {
+		return x.MaxTransactionAge
+	}
+	return nil
+}
+
+func (x *LintRequest) GetSizeBudget() int64 {
+	if x != nil && x.SizeBudget != nil {
+		return *x.SizeBudget
+	}
+	return 0
+}
+
+// LintFinding is one thing that is not as it should be.
+type LintFinding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is.
+	Check LintCheck `protobuf:"varint,1,opt,name=check,proto3,enum=leasehold.v1.LintCheck" json:"check,omitempty"`
+	// How much it matters.
+	Severity LintSeverity `protobuf:"varint,2,opt,name=severity,proto3,enum=leasehold.v1.LintSeverity" json:"severity,omitempty"`
+	// What it is about: "queue payments", "table jobs", "session 4711 of app, …".
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// What was seen, in one sentence with the numbers. May change; decide by check and numbers.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// The numbers, by names that end in their unit: "gap_p99_seconds", "leases".
+	Numbers map[string]float64 `protobuf:"bytes,5,rep,name=numbers,proto3" json:"numbers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// What to change.
+	Remedy        string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LintFinding) Reset() {
+	*x = LintFinding{}
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LintFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LintFinding) ProtoMessage() {}
+
+func (x *LintFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LintFinding.ProtoReflect.Descriptor instead.
+func (*LintFinding) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *LintFinding) GetCheck() LintCheck {
+	if x != nil {
+		return x.Check
+	}
+	return LintCheck_LINT_CHECK_UNSPECIFIED
+}
+
+func (x *LintFinding) GetSeverity() LintSeverity {
+	if x != nil {
+		return x.Severity
+	}
+	return LintSeverity_LINT_SEVERITY_UNSPECIFIED
+}
+
+func (x *LintFinding) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *LintFinding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *LintFinding) GetNumbers() map[string]float64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *LintFinding) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+// LintResponse has the findings, the worst first.
+type LintResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When, by the database's clock.
+	CheckedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=checked_at,json=checkedAt,proto3" json:"checked_at,omitempty"`
+	// None in a healthy system.
+	Findings []*LintFinding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	// How many of the newest leases were looked at.
+	LeasesExamined int64 `protobuf:"varint,3,opt,name=leases_examined,json=leasesExamined,proto3" json:"leases_examined,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *LintResponse) Reset() {
+	*x = LintResponse{}
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LintResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LintResponse) ProtoMessage() {}
+
+func (x *LintResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_queue_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LintResponse.ProtoReflect.Descriptor instead.
+func (*LintResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_queue_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LintResponse) GetCheckedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CheckedAt
+	}
+	return nil
+}
+
+func (x *LintResponse) GetFindings() []*LintFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *LintResponse) GetLeasesExamined() int64 {
+	if x != nil {
+		return x.LeasesExamined
+	}
+	return 0
+}
+
 var File_leasehold_v1_queue_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_queue_service_proto_rawDesc = "" +
 	"\n" +
-	" leasehold/v1/queue_service.proto\x12\fleasehold.v1\x1a\x1bbuf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19leasehold/v1/errors.proto\x1a\x16leasehold/v1/job.proto\x1a\x1eleasehold/v1/job_service.proto\x1a\x1aleasehold/v1/options.proto\"\xa2\x03\n" +
+	" leasehold/v1/queue_service.proto\x12\fleasehold.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19leasehold/v1/errors.proto\x1a\x16leasehold/v1/job.proto\x1a\x1eleasehold/v1/job_service.proto\x1a\x1aleasehold/v1/options.proto\"\xa2\x03\n" +
 	"\x05Queue\x127\n" +
 	"\x04name\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^[a-z0-9][a-z0-9._-]{0,127}$R\x04name\x12/\n" +
 	"\x06policy\x18\x02 \x01(\v2\x17.leasehold.v1.JobPolicyR\x06policy\x12=\n" +
@@ -1583,21 +2097,38 @@ const file_leasehold_v1_queue_service_proto_rawDesc = "" +
 	"\x12CreateQueueRequest\x121\n" +
 	"\x05queue\x18\x01 \x01(\v2\x13.leasehold.v1.QueueB\x06\xbaH\x03\xc8\x01\x01R\x05queue\"@\n" +
 	"\x13CreateQueueResponse\x12)\n" +
-	"\x05queue\x18\x01 \x01(\v2\x13.leasehold.v1.QueueR\x05queue\"J\n" +
+	"\x05queue\x18\x01 \x01(\v2\x13.leasehold.v1.QueueR\x05queue\"i\n" +
 	"\x0fGetQueueRequest\x127\n" +
-	"\x04name\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^[a-z0-9][a-z0-9._-]{0,127}$R\x04name\"=\n" +
+	"\x04name\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^[a-z0-9][a-z0-9._-]{0,127}$R\x04name\x12\x1d\n" +
+	"\n" +
+	"with_stats\x18\x02 \x01(\bR\twithStats\"m\n" +
 	"\x10GetQueueResponse\x12)\n" +
-	"\x05queue\x18\x01 \x01(\v2\x13.leasehold.v1.QueueR\x05queue\"x\n" +
+	"\x05queue\x18\x01 \x01(\v2\x13.leasehold.v1.QueueR\x05queue\x12.\n" +
+	"\x05stats\x18\x02 \x01(\v2\x18.leasehold.v1.QueueStatsR\x05stats\"\xe5\x01\n" +
+	"\n" +
+	"QueueStats\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x03R\x05ready\x12\x1c\n" +
+	"\tscheduled\x18\x03 \x01(\x03R\tscheduled\x12\x1e\n" +
+	"\n" +
+	"processing\x18\x04 \x01(\x03R\n" +
+	"processing\x12\x14\n" +
+	"\x05stuck\x18\x05 \x01(\x03R\x05stuck\x12\x12\n" +
+	"\x04dead\x18\x06 \x01(\x03R\x04dead\x12C\n" +
+	"\x10oldest_ready_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0eoldestReadyAge\"\x97\x01\n" +
 	"\x11ListQueuesRequest\x12,\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x00R\bpageSize\x88\x01\x01\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageTokenB\f\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\x12\x1d\n" +
 	"\n" +
-	"_page_size\"i\n" +
+	"with_stats\x18\x03 \x01(\bR\twithStatsB\f\n" +
+	"\n" +
+	"_page_size\"\x99\x01\n" +
 	"\x12ListQueuesResponse\x12+\n" +
 	"\x06queues\x18\x01 \x03(\v2\x13.leasehold.v1.QueueR\x06queues\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8c\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12.\n" +
+	"\x05stats\x18\x03 \x03(\v2\x18.leasehold.v1.QueueStatsR\x05stats\"\x8c\x01\n" +
 	"\x12UpdateQueueRequest\x121\n" +
 	"\x05queue\x18\x01 \x01(\v2\x13.leasehold.v1.QueueB\x06\xbaH\x03\xc8\x01\x01R\x05queue\x12C\n" +
 	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskB\x06\xbaH\x03\xc8\x01\x01R\n" +
@@ -1675,11 +2206,53 @@ const file_leasehold_v1_queue_service_proto_rawDesc = "" +
 	"\n" +
 	"resolution\x12\x05\xbaH\x02\b\x01\"9\n" +
 	"\x12ResolveJobResponse\x12#\n" +
-	"\x03job\x18\x01 \x01(\v2\x11.leasehold.v1.JobR\x03job*P\n" +
+	"\x03job\x18\x01 \x01(\v2\x11.leasehold.v1.JobR\x03job\"\xbf\x02\n" +
+	"\vLintRequest\x12>\n" +
+	"\x05queue\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^[a-z0-9][a-z0-9._-]{0,127}$H\x00R\x05queue\x88\x01\x01\x12I\n" +
+	"\tlook_back\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\xe7\x84\x0f2\x02\b<R\blookBack\x12\\\n" +
+	"\x13max_transaction_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\x11maxTransactionAge\x12-\n" +
+	"\vsize_budget\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x01H\x01R\n" +
+	"sizeBudget\x88\x01\x01B\b\n" +
+	"\x06_queueB\x0e\n" +
+	"\f_size_budget\"\xbe\x02\n" +
+	"\vLintFinding\x12-\n" +
+	"\x05check\x18\x01 \x01(\x0e2\x17.leasehold.v1.LintCheckR\x05check\x126\n" +
+	"\bseverity\x18\x02 \x01(\x0e2\x1a.leasehold.v1.LintSeverityR\bseverity\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12@\n" +
+	"\anumbers\x18\x05 \x03(\v2&.leasehold.v1.LintFinding.NumbersEntryR\anumbers\x12\x16\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x1a:\n" +
+	"\fNumbersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa9\x01\n" +
+	"\fLintResponse\x129\n" +
+	"\n" +
+	"checked_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tcheckedAt\x125\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.leasehold.v1.LintFindingR\bfindings\x12'\n" +
+	"\x0fleases_examined\x18\x03 \x01(\x03R\x0eleasesExamined*P\n" +
 	"\bOnExpiry\x12\x19\n" +
 	"\x15ON_EXPIRY_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_EXPIRY_REQUEUE\x10\x01\x12\x12\n" +
-	"\x0eON_EXPIRY_HOLD\x10\x022\xf7\x06\n" +
+	"\x0eON_EXPIRY_HOLD\x10\x02*\xe2\x02\n" +
+	"\tLintCheck\x12\x1a\n" +
+	"\x16LINT_CHECK_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aLINT_CHECK_LEASE_TOO_SHORT\x10\x01\x12\x1b\n" +
+	"\x17LINT_CHECK_NO_HEARTBEAT\x10\x02\x12\x1b\n" +
+	"\x17LINT_CHECK_WATCHER_LATE\x10\x03\x12\x1a\n" +
+	"\x16LINT_CHECK_DOUBLE_RUNS\x10\x04\x12\x1a\n" +
+	"\x16LINT_CHECK_OWNER_EMPTY\x10\x05\x12\x19\n" +
+	"\x15LINT_CHECK_OWNER_SAME\x10\x06\x12\x1c\n" +
+	"\x18LINT_CHECK_LEASES_EXPIRE\x10\a\x12!\n" +
+	"\x1dLINT_CHECK_ON_EXPIRY_UNCHOSEN\x10\b\x12\x1a\n" +
+	"\x16LINT_CHECK_VACUUM_HELD\x10\t\x12\x18\n" +
+	"\x14LINT_CHECK_DEAD_ROWS\x10\n" +
+	"\x12\x15\n" +
+	"\x11LINT_CHECK_GROWTH\x10\v*y\n" +
+	"\fLintSeverity\x12\x1d\n" +
+	"\x19LINT_SEVERITY_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12LINT_SEVERITY_INFO\x10\x01\x12\x19\n" +
+	"\x15LINT_SEVERITY_WARNING\x10\x02\x12\x17\n" +
+	"\x13LINT_SEVERITY_ERROR\x10\x032\xbc\a\n" +
 	"\fQueueService\x12X\n" +
 	"\vCreateQueue\x12 .leasehold.v1.CreateQueueRequest\x1a!.leasehold.v1.CreateQueueResponse\"\x04\xe8\xe0\x18\x03\x12O\n" +
 	"\bGetQueue\x12\x1d.leasehold.v1.GetQueueRequest\x1a\x1e.leasehold.v1.GetQueueResponse\"\x04\xe8\xe0\x18\x04\x12U\n" +
@@ -1694,7 +2267,8 @@ const file_leasehold_v1_queue_service_proto_rawDesc = "" +
 	"\n" +
 	"CancelJobs\x12\x1f.leasehold.v1.CancelJobsRequest\x1a .leasehold.v1.CancelJobsResponse\"\x04\xe8\xe0\x18\x03\x12U\n" +
 	"\n" +
-	"ResolveJob\x12\x1f.leasehold.v1.ResolveJobRequest\x1a .leasehold.v1.ResolveJobResponse\"\x04\xe8\xe0\x18\x03BQ\n" +
+	"ResolveJob\x12\x1f.leasehold.v1.ResolveJobRequest\x1a .leasehold.v1.ResolveJobResponse\"\x04\xe8\xe0\x18\x03\x12C\n" +
+	"\x04Lint\x12\x19.leasehold.v1.LintRequest\x1a\x1a.leasehold.v1.LintResponse\"\x04\xe8\xe0\x18\x04BQ\n" +
 	"\x10dev.leasehold.v1P\x01Z;github.com/leasehold/leasehold/gen/leasehold/v1;leaseholdv1b\x06proto3"
 
 var (
@@ -1709,94 +2283,114 @@ func file_leasehold_v1_queue_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_queue_service_proto_rawDescData
 }
 
-var file_leasehold_v1_queue_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leasehold_v1_queue_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_leasehold_v1_queue_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_leasehold_v1_queue_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_leasehold_v1_queue_service_proto_goTypes = []any{
 	(OnExpiry)(0),                 // 0: leasehold.v1.OnExpiry
-	(*Queue)(nil),                 // 1: leasehold.v1.Queue
-	(*CreateQueueRequest)(nil),    // 2: leasehold.v1.CreateQueueRequest
-	(*CreateQueueResponse)(nil),   // 3: leasehold.v1.CreateQueueResponse
-	(*GetQueueRequest)(nil),       // 4: leasehold.v1.GetQueueRequest
-	(*GetQueueResponse)(nil),      // 5: leasehold.v1.GetQueueResponse
-	(*ListQueuesRequest)(nil),     // 6: leasehold.v1.ListQueuesRequest
-	(*ListQueuesResponse)(nil),    // 7: leasehold.v1.ListQueuesResponse
-	(*UpdateQueueRequest)(nil),    // 8: leasehold.v1.UpdateQueueRequest
-	(*UpdateQueueResponse)(nil),   // 9: leasehold.v1.UpdateQueueResponse
-	(*DeleteQueueRequest)(nil),    // 10: leasehold.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),   // 11: leasehold.v1.DeleteQueueResponse
-	(*PauseQueueRequest)(nil),     // 12: leasehold.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),    // 13: leasehold.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),    // 14: leasehold.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),   // 15: leasehold.v1.ResumeQueueResponse
-	(*JobSelection)(nil),          // 16: leasehold.v1.JobSelection
-	(*BulkResult)(nil),            // 17: leasehold.v1.BulkResult
-	(*RetryJobsRequest)(nil),      // 18: leasehold.v1.RetryJobsRequest
-	(*RetryJobsResponse)(nil),     // 19: leasehold.v1.RetryJobsResponse
-	(*CancelJobsRequest)(nil),     // 20: leasehold.v1.CancelJobsRequest
-	(*CancelJobsResponse)(nil),    // 21: leasehold.v1.CancelJobsResponse
-	(*ResolvedCompleted)(nil),     // 22: leasehold.v1.ResolvedCompleted
-	(*ResolvedDead)(nil),          // 23: leasehold.v1.ResolvedDead
-	(*ResolveJobRequest)(nil),     // 24: leasehold.v1.ResolveJobRequest
-	(*ResolveJobResponse)(nil),    // 25: leasehold.v1.ResolveJobResponse
-	(*JobPolicy)(nil),             // 26: leasehold.v1.JobPolicy
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 28: google.protobuf.FieldMask
-	(*JobFilter)(nil),             // 29: leasehold.v1.JobFilter
-	(JobState)(0),                 // 30: leasehold.v1.JobState
-	(*ItemError)(nil),             // 31: leasehold.v1.ItemError
-	(*Payload)(nil),               // 32: leasehold.v1.Payload
-	(*Job)(nil),                   // 33: leasehold.v1.Job
+	(LintCheck)(0),                // 1: leasehold.v1.LintCheck
+	(LintSeverity)(0),             // 2: leasehold.v1.LintSeverity
+	(*Queue)(nil),                 // 3: leasehold.v1.Queue
+	(*CreateQueueRequest)(nil),    // 4: leasehold.v1.CreateQueueRequest
+	(*CreateQueueResponse)(nil),   // 5: leasehold.v1.CreateQueueResponse
+	(*GetQueueRequest)(nil),       // 6: leasehold.v1.GetQueueRequest
+	(*GetQueueResponse)(nil),      // 7: leasehold.v1.GetQueueResponse
+	(*QueueStats)(nil),            // 8: leasehold.v1.QueueStats
+	(*ListQueuesRequest)(nil),     // 9: leasehold.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),    // 10: leasehold.v1.ListQueuesResponse
+	(*UpdateQueueRequest)(nil),    // 11: leasehold.v1.UpdateQueueRequest
+	(*UpdateQueueResponse)(nil),   // 12: leasehold.v1.UpdateQueueResponse
+	(*DeleteQueueRequest)(nil),    // 13: leasehold.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),   // 14: leasehold.v1.DeleteQueueResponse
+	(*PauseQueueRequest)(nil),     // 15: leasehold.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),    // 16: leasehold.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),    // 17: leasehold.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),   // 18: leasehold.v1.ResumeQueueResponse
+	(*JobSelection)(nil),          // 19: leasehold.v1.JobSelection
+	(*BulkResult)(nil),            // 20: leasehold.v1.BulkResult
+	(*RetryJobsRequest)(nil),      // 21: leasehold.v1.RetryJobsRequest
+	(*RetryJobsResponse)(nil),     // 22: leasehold.v1.RetryJobsResponse
+	(*CancelJobsRequest)(nil),     // 23: leasehold.v1.CancelJobsRequest
+	(*CancelJobsResponse)(nil),    // 24: leasehold.v1.CancelJobsResponse
+	(*ResolvedCompleted)(nil),     // 25: leasehold.v1.ResolvedCompleted
+	(*ResolvedDead)(nil),          // 26: leasehold.v1.ResolvedDead
+	(*ResolveJobRequest)(nil),     // 27: leasehold.v1.ResolveJobRequest
+	(*ResolveJobResponse)(nil),    // 28: leasehold.v1.ResolveJobResponse
+	(*LintRequest)(nil),           // 29: leasehold.v1.LintRequest
+	(*LintFinding)(nil),           // 30: leasehold.v1.LintFinding
+	(*LintResponse)(nil),          // 31: leasehold.v1.LintResponse
+	nil,                           // 32: leasehold.v1.LintFinding.NumbersEntry
+	(*JobPolicy)(nil),             // 33: leasehold.v1.JobPolicy
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(*fieldmaskpb.FieldMask)(nil), // 36: google.protobuf.FieldMask
+	(*JobFilter)(nil),             // 37: leasehold.v1.JobFilter
+	(JobState)(0),                 // 38: leasehold.v1.JobState
+	(*ItemError)(nil),             // 39: leasehold.v1.ItemError
+	(*Payload)(nil),               // 40: leasehold.v1.Payload
+	(*Job)(nil),                   // 41: leasehold.v1.Job
 }
 var file_leasehold_v1_queue_service_proto_depIdxs = []int32{
-	26, // 0: leasehold.v1.Queue.policy:type_name -> leasehold.v1.JobPolicy
+	33, // 0: leasehold.v1.Queue.policy:type_name -> leasehold.v1.JobPolicy
 	0,  // 1: leasehold.v1.Queue.on_expiry:type_name -> leasehold.v1.OnExpiry
-	27, // 2: leasehold.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
-	27, // 3: leasehold.v1.Queue.paused_at:type_name -> google.protobuf.Timestamp
-	1,  // 4: leasehold.v1.CreateQueueRequest.queue:type_name -> leasehold.v1.Queue
-	1,  // 5: leasehold.v1.CreateQueueResponse.queue:type_name -> leasehold.v1.Queue
-	1,  // 6: leasehold.v1.GetQueueResponse.queue:type_name -> leasehold.v1.Queue
-	1,  // 7: leasehold.v1.ListQueuesResponse.queues:type_name -> leasehold.v1.Queue
-	1,  // 8: leasehold.v1.UpdateQueueRequest.queue:type_name -> leasehold.v1.Queue
-	28, // 9: leasehold.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	1,  // 10: leasehold.v1.UpdateQueueResponse.queue:type_name -> leasehold.v1.Queue
-	1,  // 11: leasehold.v1.PauseQueueResponse.queue:type_name -> leasehold.v1.Queue
-	1,  // 12: leasehold.v1.ResumeQueueResponse.queue:type_name -> leasehold.v1.Queue
-	29, // 13: leasehold.v1.JobSelection.filter:type_name -> leasehold.v1.JobFilter
-	30, // 14: leasehold.v1.BulkResult.state:type_name -> leasehold.v1.JobState
-	31, // 15: leasehold.v1.BulkResult.error:type_name -> leasehold.v1.ItemError
-	16, // 16: leasehold.v1.RetryJobsRequest.selection:type_name -> leasehold.v1.JobSelection
-	17, // 17: leasehold.v1.RetryJobsResponse.results:type_name -> leasehold.v1.BulkResult
-	16, // 18: leasehold.v1.CancelJobsRequest.selection:type_name -> leasehold.v1.JobSelection
-	17, // 19: leasehold.v1.CancelJobsResponse.results:type_name -> leasehold.v1.BulkResult
-	32, // 20: leasehold.v1.ResolvedCompleted.result:type_name -> leasehold.v1.Payload
-	22, // 21: leasehold.v1.ResolveJobRequest.completed:type_name -> leasehold.v1.ResolvedCompleted
-	23, // 22: leasehold.v1.ResolveJobRequest.dead:type_name -> leasehold.v1.ResolvedDead
-	33, // 23: leasehold.v1.ResolveJobResponse.job:type_name -> leasehold.v1.Job
-	2,  // 24: leasehold.v1.QueueService.CreateQueue:input_type -> leasehold.v1.CreateQueueRequest
-	4,  // 25: leasehold.v1.QueueService.GetQueue:input_type -> leasehold.v1.GetQueueRequest
-	6,  // 26: leasehold.v1.QueueService.ListQueues:input_type -> leasehold.v1.ListQueuesRequest
-	8,  // 27: leasehold.v1.QueueService.UpdateQueue:input_type -> leasehold.v1.UpdateQueueRequest
-	10, // 28: leasehold.v1.QueueService.DeleteQueue:input_type -> leasehold.v1.DeleteQueueRequest
-	12, // 29: leasehold.v1.QueueService.PauseQueue:input_type -> leasehold.v1.PauseQueueRequest
-	14, // 30: leasehold.v1.QueueService.ResumeQueue:input_type -> leasehold.v1.ResumeQueueRequest
-	18, // 31: leasehold.v1.QueueService.RetryJobs:input_type -> leasehold.v1.RetryJobsRequest
-	20, // 32: leasehold.v1.QueueService.CancelJobs:input_type -> leasehold.v1.CancelJobsRequest
-	24, // 33: leasehold.v1.QueueService.ResolveJob:input_type -> leasehold.v1.ResolveJobRequest
-	3,  // 34: leasehold.v1.QueueService.CreateQueue:output_type -> leasehold.v1.CreateQueueResponse
-	5,  // 35: leasehold.v1.QueueService.GetQueue:output_type -> leasehold.v1.GetQueueResponse
-	7,  // 36: leasehold.v1.QueueService.ListQueues:output_type -> leasehold.v1.ListQueuesResponse
-	9,  // 37: leasehold.v1.QueueService.UpdateQueue:output_type -> leasehold.v1.UpdateQueueResponse
-	11, // 38: leasehold.v1.QueueService.DeleteQueue:output_type -> leasehold.v1.DeleteQueueResponse
-	13, // 39: leasehold.v1.QueueService.PauseQueue:output_type -> leasehold.v1.PauseQueueResponse
-	15, // 40: leasehold.v1.QueueService.ResumeQueue:output_type -> leasehold.v1.ResumeQueueResponse
-	19, // 41: leasehold.v1.QueueService.RetryJobs:output_type -> leasehold.v1.RetryJobsResponse
-	21, // 42: leasehold.v1.QueueService.CancelJobs:output_type -> leasehold.v1.CancelJobsResponse
-	25, // 43: leasehold.v1.QueueService.ResolveJob:output_type -> leasehold.v1.ResolveJobResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	34, // 2: leasehold.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
+	34, // 3: leasehold.v1.Queue.paused_at:type_name -> google.protobuf.Timestamp
+	3,  // 4: leasehold.v1.CreateQueueRequest.queue:type_name -> leasehold.v1.Queue
+	3,  // 5: leasehold.v1.CreateQueueResponse.queue:type_name -> leasehold.v1.Queue
+	3,  // 6: leasehold.v1.GetQueueResponse.queue:type_name -> leasehold.v1.Queue
+	8,  // 7: leasehold.v1.GetQueueResponse.stats:type_name -> leasehold.v1.QueueStats
+	35, // 8: leasehold.v1.QueueStats.oldest_ready_age:type_name -> google.protobuf.Duration
+	3,  // 9: leasehold.v1.ListQueuesResponse.queues:type_name -> leasehold.v1.Queue
+	8,  // 10: leasehold.v1.ListQueuesResponse.stats:type_name -> leasehold.v1.QueueStats
+	3,  // 11: leasehold.v1.UpdateQueueRequest.queue:type_name -> leasehold.v1.Queue
+	36, // 12: leasehold.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	3,  // 13: leasehold.v1.UpdateQueueResponse.queue:type_name -> leasehold.v1.Queue
+	3,  // 14: leasehold.v1.PauseQueueResponse.queue:type_name -> leasehold.v1.Queue
+	3,  // 15: leasehold.v1.ResumeQueueResponse.queue:type_name -> leasehold.v1.Queue
+	37, // 16: leasehold.v1.JobSelection.filter:type_name -> leasehold.v1.JobFilter
+	38, // 17: leasehold.v1.BulkResult.state:type_name -> leasehold.v1.JobState
+	39, // 18: leasehold.v1.BulkResult.error:type_name -> leasehold.v1.ItemError
+	19, // 19: leasehold.v1.RetryJobsRequest.selection:type_name -> leasehold.v1.JobSelection
+	20, // 20: leasehold.v1.RetryJobsResponse.results:type_name -> leasehold.v1.BulkResult
+	19, // 21: leasehold.v1.CancelJobsRequest.selection:type_name -> leasehold.v1.JobSelection
+	20, // 22: leasehold.v1.CancelJobsResponse.results:type_name -> leasehold.v1.BulkResult
+	40, // 23: leasehold.v1.ResolvedCompleted.result:type_name -> leasehold.v1.Payload
+	25, // 24: leasehold.v1.ResolveJobRequest.completed:type_name -> leasehold.v1.ResolvedCompleted
+	26, // 25: leasehold.v1.ResolveJobRequest.dead:type_name -> leasehold.v1.ResolvedDead
+	41, // 26: leasehold.v1.ResolveJobResponse.job:type_name -> leasehold.v1.Job
+	35, // 27: leasehold.v1.LintRequest.look_back:type_name -> google.protobuf.Duration
+	35, // 28: leasehold.v1.LintRequest.max_transaction_age:type_name -> google.protobuf.Duration
+	1,  // 29: leasehold.v1.LintFinding.check:type_name -> leasehold.v1.LintCheck
+	2,  // 30: leasehold.v1.LintFinding.severity:type_name -> leasehold.v1.LintSeverity
+	32, // 31: leasehold.v1.LintFinding.numbers:type_name -> leasehold.v1.LintFinding.NumbersEntry
+	34, // 32: leasehold.v1.LintResponse.checked_at:type_name -> google.protobuf.Timestamp
+	30, // 33: leasehold.v1.LintResponse.findings:type_name -> leasehold.v1.LintFinding
+	4,  // 34: leasehold.v1.QueueService.CreateQueue:input_type -> leasehold.v1.CreateQueueRequest
+	6,  // 35: leasehold.v1.QueueService.GetQueue:input_type -> leasehold.v1.GetQueueRequest
+	9,  // 36: leasehold.v1.QueueService.ListQueues:input_type -> leasehold.v1.ListQueuesRequest
+	11, // 37: leasehold.v1.QueueService.UpdateQueue:input_type -> leasehold.v1.UpdateQueueRequest
+	13, // 38: leasehold.v1.QueueService.DeleteQueue:input_type -> leasehold.v1.DeleteQueueRequest
+	15, // 39: leasehold.v1.QueueService.PauseQueue:input_type -> leasehold.v1.PauseQueueRequest
+	17, // 40: leasehold.v1.QueueService.ResumeQueue:input_type -> leasehold.v1.ResumeQueueRequest
+	21, // 41: leasehold.v1.QueueService.RetryJobs:input_type -> leasehold.v1.RetryJobsRequest
+	23, // 42: leasehold.v1.QueueService.CancelJobs:input_type -> leasehold.v1.CancelJobsRequest
+	27, // 43: leasehold.v1.QueueService.ResolveJob:input_type -> leasehold.v1.ResolveJobRequest
+	29, // 44: leasehold.v1.QueueService.Lint:input_type -> leasehold.v1.LintRequest
+	5,  // 45: leasehold.v1.QueueService.CreateQueue:output_type -> leasehold.v1.CreateQueueResponse
+	7,  // 46: leasehold.v1.QueueService.GetQueue:output_type -> leasehold.v1.GetQueueResponse
+	10, // 47: leasehold.v1.QueueService.ListQueues:output_type -> leasehold.v1.ListQueuesResponse
+	12, // 48: leasehold.v1.QueueService.UpdateQueue:output_type -> leasehold.v1.UpdateQueueResponse
+	14, // 49: leasehold.v1.QueueService.DeleteQueue:output_type -> leasehold.v1.DeleteQueueResponse
+	16, // 50: leasehold.v1.QueueService.PauseQueue:output_type -> leasehold.v1.PauseQueueResponse
+	18, // 51: leasehold.v1.QueueService.ResumeQueue:output_type -> leasehold.v1.ResumeQueueResponse
+	22, // 52: leasehold.v1.QueueService.RetryJobs:output_type -> leasehold.v1.RetryJobsResponse
+	24, // 53: leasehold.v1.QueueService.CancelJobs:output_type -> leasehold.v1.CancelJobsResponse
+	28, // 54: leasehold.v1.QueueService.ResolveJob:output_type -> leasehold.v1.ResolveJobResponse
+	31, // 55: leasehold.v1.QueueService.Lint:output_type -> leasehold.v1.LintResponse
+	45, // [45:56] is the sub-list for method output_type
+	34, // [34:45] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_queue_service_proto_init() }
@@ -1808,24 +2402,25 @@ func file_leasehold_v1_queue_service_proto_init() {
 	file_leasehold_v1_job_proto_init()
 	file_leasehold_v1_job_service_proto_init()
 	file_leasehold_v1_options_proto_init()
-	file_leasehold_v1_queue_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_leasehold_v1_queue_service_proto_msgTypes[16].OneofWrappers = []any{
+	file_leasehold_v1_queue_service_proto_msgTypes[6].OneofWrappers = []any{}
+	file_leasehold_v1_queue_service_proto_msgTypes[17].OneofWrappers = []any{
 		(*BulkResult_State)(nil),
 		(*BulkResult_Error)(nil),
 	}
-	file_leasehold_v1_queue_service_proto_msgTypes[17].OneofWrappers = []any{}
-	file_leasehold_v1_queue_service_proto_msgTypes[19].OneofWrappers = []any{}
-	file_leasehold_v1_queue_service_proto_msgTypes[23].OneofWrappers = []any{
+	file_leasehold_v1_queue_service_proto_msgTypes[18].OneofWrappers = []any{}
+	file_leasehold_v1_queue_service_proto_msgTypes[20].OneofWrappers = []any{}
+	file_leasehold_v1_queue_service_proto_msgTypes[24].OneofWrappers = []any{
 		(*ResolveJobRequest_Completed)(nil),
 		(*ResolveJobRequest_Dead)(nil),
 	}
+	file_leasehold_v1_queue_service_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_queue_service_proto_rawDesc), len(file_leasehold_v1_queue_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   25,
+			NumEnums:      3,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	QueueService_RetryJobs_FullMethodName   = "/leasehold.v1.QueueService/RetryJobs"
 	QueueService_CancelJobs_FullMethodName  = "/leasehold.v1.QueueService/CancelJobs"
 	QueueService_ResolveJob_FullMethodName  = "/leasehold.v1.QueueService/ResolveJob"
+	QueueService_Lint_FullMethodName        = "/leasehold.v1.QueueService/Lint"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -70,6 +71,12 @@ type QueueServiceClient interface {
 	// with a result), or never will (DEAD). The same resolution may be repeated.
 	// Errors: JOB_NOT_FOUND, WRONG_STATE.
 	ResolveJob(ctx context.Context, in *ResolveJobRequest, opts ...grpc.CallOption) (*ResolveJobResponse, error)
+	// Lint looks for what makes leases go wrong: leases that are too short for the work, jobs
+	// without heartbeats, a watcher that does not pass, work that ran twice, owners that tell
+	// nothing, queues that never chose what expiry does, and what holds back vacuum. It looks
+	// at a bounded number of the newest leases and changes nothing. A healthy system has no
+	// finding. Errors: INVALID_REQUEST, QUEUE_NOT_FOUND.
+	Lint(ctx context.Context, in *LintRequest, opts ...grpc.CallOption) (*LintResponse, error)
 }
 
 type queueServiceClient struct {
@@ -180,6 +187,16 @@ func (c *queueServiceClient) ResolveJob(ctx context.Context, in *ResolveJobReque
 	return out, nil
 }
 
+func (c *queueServiceClient) Lint(ctx context.Context, in *LintRequest, opts ...grpc.CallOption) (*LintResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LintResponse)
+	err := c.cc.Invoke(ctx, QueueService_Lint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -219,6 +236,12 @@ type QueueServiceServer interface {
 	// with a result), or never will (DEAD). The same resolution may be repeated.
 	// Errors: JOB_NOT_FOUND, WRONG_STATE.
 	ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error)
+	// Lint looks for what makes leases go wrong: leases that are too short for the work, jobs
+	// without heartbeats, a watcher that does not pass, work that ran twice, owners that tell
+	// nothing, queues that never chose what expiry does, and what holds back vacuum. It looks
+	// at a bounded number of the newest leases and changes nothing. A healthy system has no
+	// finding. Errors: INVALID_REQUEST, QUEUE_NOT_FOUND.
+	Lint(context.Context, *LintRequest) (*LintResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -258,6 +281,9 @@ func (UnimplementedQueueServiceServer) CancelJobs(context.Context, *CancelJobsRe
 }
 func (UnimplementedQueueServiceServer) ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveJob not implemented")
+}
+func (UnimplementedQueueServiceServer) Lint(context.Context, *LintRequest) (*LintResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Lint not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -460,6 +486,24 @@ func _QueueService_ResolveJob_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_Lint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LintRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).Lint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_Lint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).Lint(ctx, req.(*LintRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -506,6 +550,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResolveJob",
 			Handler:    _QueueService_ResolveJob_Handler,
+		},
+		{
+			MethodName: "Lint",
+			Handler:    _QueueService_Lint_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -127,3 +127,8 @@ func (r *Store) CancelJob(ctx context.Context, id store.JobID, by store.Actor) (
 		Requested: resp.GetOutcome() == pb.CancelOutcome_CANCEL_OUTCOME_REQUESTED, State: store.State(resp.GetState()),
 	}, nil
 }
+
+// JobQueues is store.Store.JobQueues, which no method of the API offers.
+func (r *Store) JobQueues(ctx context.Context, ids []store.JobID) (map[store.JobID]string, error) {
+	return r.Direct.JobQueues(ctx, ids)
+}

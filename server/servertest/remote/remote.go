@@ -39,7 +39,8 @@ import (
 //   - A call whose connection broke is an OutcomeUnknownError, whatever it asked for.
 type Store struct {
 	store.Maintenance
-	Direct store.Store // the database itself
+	store.Inspector             // that of the database itself
+	Direct          store.Store // the database itself
 
 	// Wait is the long poll of every Acquire; 0: none.
 	Wait time.Duration
@@ -67,7 +68,7 @@ func New(ctx context.Context, conn grpc.ClientConnInterface, direct store.Store)
 		return nil, err
 	}
 	return &Store{
-		Maintenance: direct, Direct: direct, tokens: store.NewTokens(key),
+		Maintenance: direct, Inspector: direct, Direct: direct, tokens: store.NewTokens(key),
 		leases: pb.NewLeaseServiceClient(conn), jobs: pb.NewJobServiceClient(conn), queues: pb.NewQueueServiceClient(conn),
 		given: map[store.LeaseRef]string{}, pages: map[int64]string{}, names: map[string]string{},
 	}, nil
