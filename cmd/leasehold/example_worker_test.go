@@ -1,9 +1,8 @@
 package main
 
 import (
+	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,25 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
-	"github.com/leasehold/leasehold/internal/doctest"
 )
 
-// exampleWorker builds examples/worker and runs it on a service.
+// exampleWorker runs examples/go on a service.
 func exampleWorker(t *testing.T, grpcAddress string) *process {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "worker")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./examples/worker")
-	build.Dir = doctest.Root(t)
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, said)
-	}
-	return beginProgram(t, path, "-service", grpcAddress)
-}
-
-// beginProgram is begin for another program than ours.
-func beginProgram(t *testing.T, path string, args ...string) *process {
-	t.Helper()
-	p := &process{cmd: exec.Command(path, args...), ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(buildExample(t, "go")), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "LEASEHOLD_ADDRESS="+grpcAddress, "LEASEHOLD_QUEUE=payments")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -43,7 +30,7 @@ func beginProgram(t *testing.T, path string, args ...string) *process {
 		_ = p.cmd.Process.Kill() // most have ended
 		<-p.ended
 		if t.Failed() {
-			t.Logf("%s said:\n%s%s", path, &p.out, &p.err)
+			t.Logf("the worker said:\n%s%s", &p.out, &p.err)
 		}
 	})
 	return p
@@ -94,31 +81,32 @@ func TestExampleWorker(t *testing.T) {
 	service := beginService(t, "dev", "--ephemeral")
 	grpcAddress, _ := service.addresses(t)
 	e := exampleJobs{t: t, jobs: pb.NewJobServiceClient(dial(t, grpcAddress))}
-	long, hopeless := e.enqueue(`{"amount":4200,"millis":5000}`), e.enqueue(`"not a payment"`)
+	long, hopeless := e.enqueue(`{"seconds":5}`), e.enqueue(`"not so long"`)
 	worker := exampleWorker(t, grpcAddress)
 
 	done := e.await(long, "the long job is done", inState(pb.JobState_JOB_STATE_COMPLETED))
-	if got := done.GetJob().GetResult().GetJson(); got != `{"settled":4200,"fence":1}` {
+	if got := done.GetJob().GetResult().GetJson(); got != `{"fence":1}` {
 		t.Errorf("the result is %s", got)
 	}
 	if l := done.GetLeases(); len(l) != 1 || l[0].GetBeats() < 3 || l[0].GetEnd() != pb.LeaseEnd_LEASE_END_COMPLETED {
 		t.Errorf("its leases are %v", l)
 	}
 	dead := e.await(hopeless, "the hopeless job is given up", inState(pb.JobState_JOB_STATE_DEAD))
-	if got := dead.GetJob().GetLastError().GetMessage(); !strings.Contains(got, "no attempt will succeed") {
-		t.Errorf("the error is %q", got)
+	if got := dead.GetJob().GetLastError().GetCode(); got != "bad_payload" {
+		t.Errorf("the code of the error is %q", got)
 	}
 
-	cancelled := e.enqueue(`{"millis":60000}`)
+	cancelled := e.enqueue(`{"seconds":3600}`)
 	e.await(cancelled, "the worker has it", inState(pb.JobState_JOB_STATE_PROCESSING))
 	if _, err := e.jobs.CancelJob(t.Context(), &pb.CancelJobRequest{JobId: cancelled}); err != nil {
 		t.Fatal(err)
 	}
 	e.await(cancelled, "the job is cancelled", inState(pb.JobState_JOB_STATE_CANCELLED))
 
-	returned := e.enqueue(`{"millis":60000}`)
+	returned := e.enqueue(`{"seconds":3600}`)
 	e.await(returned, "the worker has it", inState(pb.JobState_JOB_STATE_PROCESSING))
 	worker.signal(t, syscall.SIGTERM)
+	worker.signal(t, syscall.SIGTERM) // without its grace
 	worker.mustExit(t, 0)
 	back := e.await(returned, "the lease is given back", inState(pb.JobState_JOB_STATE_PENDING))
 	if l := back.GetLeases(); len(l) != 1 || l[0].GetEnd() != pb.LeaseEnd_LEASE_END_RELEASED {

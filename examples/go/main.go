@@ -49,7 +49,7 @@ func run(ctx context.Context) error {
 	}
 	defer service.Close()
 	worker, err := client.NewWorker(service, client.WorkerConfig{
-		Queues:      []string{env("LEASEHOLD_QUEUE", "work")},
+		Queues:      []string{env("LEASEHOLD_QUEUE", "payments")},
 		Concurrency: slots,
 		Handler:     client.JSON(handle),
 	})

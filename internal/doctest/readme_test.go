@@ -32,9 +32,9 @@ func TestReadmeShowsTheWorker(t *testing.T) {
 	if len(blocks) != 1 {
 		t.Fatalf("%d Go blocks, want the worker", len(blocks))
 	}
-	head, is := strings.CutSuffix(read(t, "examples/worker/main.go"), "\n\n"+blocks[0].Text)
+	head, is := strings.CutSuffix(read(t, "examples/go/main.go"), "\n\n"+blocks[0].Text)
 	if !is || !strings.HasSuffix(head, ")") || strings.Contains(head, "func ") {
-		t.Error("the README's worker is not what stands below the imports of examples/worker/main.go")
+		t.Error("the README's worker is not what stands below the imports of examples/go/main.go")
 	}
 }
 
