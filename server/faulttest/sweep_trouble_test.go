@@ -116,6 +116,7 @@ var sqlLimited = []string{
 	`GRANT USAGE ON SCHEMA leasehold TO %s`,
 	`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA leasehold TO %s`,
 	`GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA leasehold TO %s`,
+	`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA leasehold TO %s`,
 }
 
 // limited starts a replica as a role with no more rights than it needs.

@@ -55,31 +55,32 @@ func TestCompleteBetweenTheWatchersReadAndWrite(t *testing.T) {
 			quick := newMember(t, replica.Config{DatabaseURL: s.fleet.db.URL, Args: []string{"--watcher-interval", "1h"}})
 			s.fleet.members = append(s.fleet.members, quick)
 			worker := s.remote(t, 1)
-			if err := s.enqueueMany(t, s.over(worker), n); err != nil {
-				t.Fatal(err)
-			}
 			slow(t, s)
-			refs := leased(t, s.over(worker), n, store.Acquire{Queues: []string{"q"}, Owner: "w"})
-			until := *s.job(t, refs[0].JobID).LeaseUntil
-			var late atomic.Int64
-			side(n, func(i int) {
-				at(t, until.Add(time.Duration(i)*spread/n-spread/4))
-				out, err := completeWith(t, s.over(worker), refs[i], "done")
-				if err != nil || out.AlreadyApplied {
-					t.Errorf("Complete %d: %+v, %v", i, out, err)
+			// A watcher on a busy machine can be later than the last Complete.
+			eventually(t, "a lease is ended before its Complete", func() bool {
+				if err := s.enqueueMany(t, s.over(worker), n); err != nil {
+					t.Fatal(err)
 				}
-				if out.Late {
-					late.Add(1)
-				}
+				refs := leased(t, s.over(worker), n, store.Acquire{Queues: []string{"q"}, Owner: "w"})
+				until := *s.job(t, refs[0].JobID).LeaseUntil
+				var late atomic.Int64
+				side(n, func(i int) {
+					at(t, until.Add(time.Duration(i)*spread/n-spread/4))
+					out, err := completeWith(t, s.over(worker), refs[i], "done")
+					if err != nil || out.AlreadyApplied {
+						t.Errorf("Complete %d: %+v, %v", i, out, err)
+					}
+					if out.Late {
+						late.Add(1)
+					}
+				})
+				return late.Load() > 0
 			})
 			_, tables := s.judge(t)
 			for id, row := range tables {
 				if row.Job.State != store.Completed || len(row.Leases) != 1 {
 					t.Errorf("job %d is %s with %d leases", id, row.Job.State, len(row.Leases))
 				}
-			}
-			if late.Load() == 0 {
-				t.Error("no lease was ended before its Complete: this proves nothing")
 			}
 		})
 	}
