@@ -1,5 +1,4 @@
-// Command go is a worker on the Go runtime of Leasehold, package client, which does all that the
-// workers in other languages beside it have to write themselves. Its jobs have the payload
+// Command go is a worker on the Go runtime of Leasehold, package client. Its jobs have the payload
 // {"seconds": N} and take that long.
 package main
 
