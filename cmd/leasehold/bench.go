@@ -160,7 +160,7 @@ func newBenchNoop() *cobra.Command {
 		if err := (readyFile{ready}).write(actualAddress(l), ""); err != nil {
 			return failed(err)
 		}
-		return failed(bench.ServeNoop(ctx, l))
+		return failed(withHeapFloor(func() error { return bench.ServeNoop(ctx, l) })) // as the service has it
 	}
 	return cmd
 }

@@ -76,7 +76,7 @@ func (s *service) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer st.Close()
-	return s.serve(ctx, srv, actualAddress(httpListener))
+	return withHeapFloor(func() error { return s.serve(ctx, srv, actualAddress(httpListener)) })
 }
 
 // serveHTTP serves until the function that it returns is called.
