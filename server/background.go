@@ -70,7 +70,7 @@ func (c BackgroundConfig) Validate() error {
 //	retention   each hour        drops partitions that are old enough
 //	snapshots   every 15 s       measures who keeps dead rows from being removed (R48)
 //	statistics  every 15 s       counts the jobs of queues for the metrics
-//	leases      each minute      measures the newest leases for the metrics
+//	leases      every 30 s       measures the newest leases for the metrics
 //	readiness   each second      asks whether this replica should get calls
 //	waking      always           see RunWaking
 //

@@ -23,7 +23,7 @@ const (
 	statisticsTimeout     = 12 * time.Second
 	statisticsStart       = 2 * time.Second
 
-	leasesInterval = time.Minute
+	leasesInterval = 30 * time.Second
 	leasesTimeout  = 10 * time.Second
 	leasesStart    = 10 * time.Second
 	// recentLeases is the time that the figures of the newest leases are about.
