@@ -63,8 +63,8 @@ test: postgres race-note ## run the tests that need Go and PostgreSQL's binaries
 	$(GOTEST) $(FAULTS)
 
 .PHONY: test-full
-test-full: postgres race-note $(GRPCURL) $(PSYCOPG) ## test, and the tests that need protoc, PgBouncer and grpcurl too
-	@.ci/need protoc pgbouncer
+test-full: postgres race-note $(GRPCURL) $(PSYCOPG) ## test, and the tests that need protoc, PgBouncer, grpcurl and Prometheus too
+	@.ci/need protoc pgbouncer prometheus
 	$(GOTEST) -tags full $(OTHERS)
 	$(GOTEST) -tags full $(FAULTS)
 

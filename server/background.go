@@ -39,6 +39,9 @@ type BackgroundConfig struct {
 	Log *slog.Logger
 	// Registry gets the metrics. Default: none.
 	Registry prometheus.Registerer
+	// Leases are the metrics that the store tells of leases: the series of queues that were
+	// deleted are dropped from them. Default: none.
+	Leases *LeaseMetrics
 }
 
 // Validate joins all faults.
@@ -66,6 +69,8 @@ func (c BackgroundConfig) Validate() error {
 //	forget      each minute      deletes keys and request ids whose time is over
 //	retention   each hour        drops partitions that are old enough
 //	snapshots   every 15 s       measures who keeps dead rows from being removed (R48)
+//	statistics  every 15 s       counts the jobs of queues for the metrics
+//	leases      every 30 s       measures the newest leases for the metrics
 //	readiness   each second      asks whether this replica should get calls
 //	waking      always           see RunWaking
 //
@@ -97,6 +102,10 @@ func NewBackground(s *Server, ready *Readiness, cfg BackgroundConfig) (*Backgrou
 	if err != nil {
 		return nil, err
 	}
+	statistics, err := newStatistics(s.store, cfg)
+	if err != nil {
+		return nil, err
+	}
 	check, err := newReadinessCheck(s, ready, cfg)
 	if err != nil {
 		return nil, err
@@ -105,7 +114,8 @@ func NewBackground(s *Server, ready *Readiness, cfg BackgroundConfig) (*Backgrou
 		Name: "readiness", Interval: readinessInterval, Timeout: readinessTimeout, Logger: cfg.Log, Metrics: metrics,
 	})
 	b := &Background{server: s, loops: []*loop.Loop{checks}}
-	for _, job := range append(upkeepJobs(s.store, cfg), stampJob(s.store), w.job(), snapshots.job()) {
+	jobs := append(upkeepJobs(s.store, cfg), stampJob(s.store), w.job(), snapshots.job())
+	for _, job := range append(jobs, statistics.jobs()...) {
 		job.cfg.Logger, job.cfg.Metrics = cfg.Log, metrics
 		job.cfg.OnPass = func(p loop.Pass) {
 			// A replica that has just started should not lose a second before it is looked at.

@@ -27,9 +27,9 @@ func newReadinessCheck(s *Server, ready *Readiness, cfg BackgroundConfig) (*read
 	c := &readinessCheck{
 		server: s, ready: ready, log: cfg.Log,
 		isReady:    gauge("leasehold_ready", "1 while this replica should get calls, else 0."),
-		stampAge:   gauge("leasehold_stamp_age_seconds", "Age of the last stamp of any replica, as last read: above 3 s no lease expires."),
-		sweepAge:   gauge("leasehold_sweep_age_seconds", "Age of the last finished sweep of any replica, as last read."),
-		partitions: gauge("leasehold_partitions_ahead", "Partitions that lie ahead of the next job, as last read: the fewest of all tables."),
+		stampAge:   gauge("leasehold_stamp_age_seconds", "Age of the last stamp of any replica, as last read: above 3 s no lease expires. Of the database: aggregate with max, not sum."),
+		sweepAge:   gauge("leasehold_sweep_age_seconds", "Age of the last finished sweep of any replica, as last read. Of the database: aggregate with max, not sum."),
+		partitions: gauge("leasehold_partitions_ahead", "Partitions that lie ahead of the next job, as last read: the fewest of all tables. Of the database: aggregate with min, not sum."),
 	}
 	if cfg.Registry == nil {
 		return c, nil

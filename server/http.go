@@ -11,6 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// scrapesAtOnce bounds the scrapes that are answered at a time; more get 503.
+const scrapesAtOnce = 8
+
 // NewHTTPServer answers what operators ask of a replica:
 //
 //	/healthz  200 while the process works. It never asks the database: an orchestrator that
@@ -37,6 +40,9 @@ func NewHTTPServer(ready *Readiness, metrics prometheus.Gatherer, log *slog.Logg
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		// One collector that fails must not hide the others.
 		ErrorHandling: promhttp.ContinueOnError,
+		// Each scrape holds a copy of all series: whoever asks faster than it is answered waits
+		// for nothing but memory.
+		MaxRequestsInFlight: scrapesAtOnce,
 	}))
 	return &http.Server{
 		Handler: mux,

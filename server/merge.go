@@ -40,6 +40,8 @@ type merger[I, O any] struct {
 	inFlight, maxWaiting int
 	// linger is how long a small batch may wait for more. 0: the first call runs at once.
 	linger time.Duration
+	// seen measures the batches. Nil: nobody does.
+	seen *mergeSeries
 
 	mu      sync.Mutex
 	waiting []*mergeCall[I, O]
@@ -70,6 +72,7 @@ type mergeCall[I, O any] struct {
 	results []O
 	err     error
 	done    chan struct{}
+	since   time.Time
 	// settled is set once, by whoever is first: the caller that leaves, or the batch that
 	// answers. It decides who takes care of what the batch did.
 	settled atomic.Bool
@@ -77,7 +80,7 @@ type mergeCall[I, O any] struct {
 
 // do runs items with those of other callers.
 func (m *merger[I, O]) do(ctx context.Context, items []I) ([]O, error) {
-	c := &mergeCall[I, O]{ctx: ctx, items: items, done: make(chan struct{})}
+	c := &mergeCall[I, O]{ctx: ctx, items: items, done: make(chan struct{}), since: time.Now()}
 	m.mu.Lock()
 	if len(m.waiting) >= m.maxWaiting {
 		m.mu.Unlock()
@@ -182,11 +185,25 @@ func (m *merger[I, O]) work() {
 		if len(batch) == 0 {
 			return
 		}
+		m.measure(batch)
 		m.flush(batch)
 		if m.linger > 0 && m.rest() {
 			return
 		}
 	}
+}
+
+// measure tells how large a batch is and how long each of its calls waited for it.
+func (m *merger[I, O]) measure(batch []*mergeCall[I, O]) {
+	if m.seen == nil {
+		return
+	}
+	now, items := time.Now(), 0
+	for _, c := range batch {
+		items += len(c.items)
+		m.seen.wait.Observe(now.Sub(c.since).Seconds())
+	}
+	m.seen.size.Observe(float64(items))
 }
 
 // rest gives up the place of the worker where what waits is to linger.

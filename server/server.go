@@ -113,8 +113,12 @@ func New(ctx context.Context, st store.Store, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	merged := newMergedStore(st, cmp.Or(cfg.ConcurrentClaims, defaultClaims))
+	if err := merged.measure(cfg.Registry); err != nil {
+		return nil, err
+	}
 	s := &Server{
-		store: newMergedStore(st, cmp.Or(cfg.ConcurrentClaims, defaultClaims)), cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()),
+		store: merged, cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()),
 		tokens: store.NewTokens(key), pages: newPageTokens(key),
 		validator: v, health: health.NewServer(), draining: make(chan struct{}),
 	}

@@ -38,9 +38,9 @@ func newSnapshotWatch(st store.Maintenance, cfg BackgroundConfig) (*snapshotWatc
 	w := &snapshotWatch{
 		store: st, log: cfg.Log,
 		age: gauge("leasehold_oldest_snapshot_seconds",
-			"How long the oldest transaction that holds back vacuum has been open, as last read; the database's, not the replica's. A slot has no time."),
+			"How long the oldest transaction that holds back vacuum has been open, as last read. A slot has no time. Of the database: aggregate with max, not sum."),
 		transactions: gauge("leasehold_oldest_snapshot_transactions",
-			"How many transactions have begun since the oldest that holds back vacuum, as last read; the database's, not the replica's."),
+			"How many transactions have begun since the oldest that holds back vacuum, as last read. Of the database: aggregate with max, not sum."),
 	}
 	if cfg.Registry == nil {
 		return w, nil

@@ -40,7 +40,7 @@ func (s *service) connect(ctx context.Context) (*postgres.Store, *server.Server,
 
 func (s *service) connectOnce(ctx context.Context) (*postgres.Store, *server.Server, error) {
 	cfg := s.cfg.database()
-	cfg.Logger = s.log
+	cfg.Logger, cfg.Observer = s.log, s.leases
 	st, err := postgres.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, err

@@ -26,6 +26,7 @@ type service struct {
 	log      *slog.Logger
 	ready    *server.Readiness
 	registry *prometheus.Registry
+	leases   *server.LeaseMetrics
 	security *security
 	// audit gets the acts of operators.
 	audit *slog.Logger
@@ -54,6 +55,9 @@ func (s *service) run(ctx context.Context) (err error) {
 	if err := (readyFile{s.cfg.ReadyFile}).remove(); err != nil {
 		return err
 	}
+	if s.leases, err = server.NewLeaseMetrics(s.registry); err != nil {
+		return err
+	}
 	s.cfg.Security.logOpen(ctx, s.cfg.Listen, s.log)
 	if s.security, err = openSecurity(ctx, &s.cfg.Security, s.log); err != nil {
 		return err
@@ -76,6 +80,9 @@ func (s *service) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer st.Close()
+	if err := s.registry.Register(newPoolMetrics(st.Pool())); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	return withHeapFloor(func() error { return s.serve(ctx, srv, actualAddress(httpListener)) })
 }
 
@@ -101,7 +108,7 @@ func (s *service) serveHTTP(l net.Listener) (stop func() error) {
 func (s *service) serve(ctx context.Context, srv *server.Server, httpAddress string) error {
 	background, err := server.NewBackground(srv, s.ready, server.BackgroundConfig{
 		WatcherInterval: s.cfg.WatcherInterval, RetainFacts: s.cfg.RetainFacts, RetainPayloads: s.cfg.RetainPayloads,
-		Log: s.log, Registry: s.registry,
+		Log: s.log, Registry: s.registry, Leases: s.leases,
 	})
 	if err != nil {
 		return err

@@ -66,7 +66,10 @@ func (s *Store) acquireWave(ctx context.Context, items []store.Acquire, results 
 	inSlotOrder(rows)
 	for i := range rows {
 		result := &results[wave[rows[i].Caller-1]]
-		result.Leases = append(result.Leases, rows[i].lease())
+		lease := rows[i].lease()
+		result.Leases = append(result.Leases, lease)
+		// Both are the database's clock, when the lease was granted.
+		s.seen.Leased(lease.Job.Queue, max(0, lease.Until.Add(-lease.Remaining).Sub(lease.Job.RunAt)))
 	}
 	var again, empty, asked []int
 	for n, i := range wave {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,8 +14,17 @@ import (
 )
 
 type completeRow struct {
-	Ord  int
-	Late bool
+	Ord   int
+	Late  bool
+	Ran   time.Duration
+	Queue string
+}
+
+func (r completeRow) end() store.End {
+	if r.Late {
+		return store.EndCompletedLate
+	}
+	return store.EndCompleted
 }
 
 // Complete ends leases and their jobs, see store.LeaseStore. Items with follow-up jobs have
@@ -59,6 +69,7 @@ func (s *Store) completeWave(ctx context.Context, items []store.Complete, result
 	for _, r := range rows {
 		done[r.Ord-1] = true
 		results[wave[r.Ord-1]] = store.Completion{Late: r.Late}
+		s.seen.Ended(r.Queue, r.end(), r.Ran)
 	}
 	return s.completeMissed(ctx, items, results, missing(wave, done))
 }
@@ -104,6 +115,9 @@ func (s *Store) completeMissed(ctx context.Context, items []store.Complete, resu
 func (s *Store) completeDead(ctx context.Context, item store.Complete, followUps []store.JobID) (bool, error) {
 	rows, err := query(ctx, s, unit{lane: s.ends, sql: sqlCompleteDead, args: completeDeadArgs(item, followUps), idempotent: true},
 		pgx.RowToStructByName[completeRow])
+	for _, r := range rows {
+		s.seen.Ended(r.Queue, r.end(), r.Ran)
+	}
 	return len(rows) > 0, err
 }
 
@@ -208,5 +222,6 @@ func (s *Store) completeChained(ctx context.Context, items []store.Complete, res
 		return nil, err
 	}
 	results[i] = store.Completion{Late: rows[0].Late, FollowUps: followUps}
+	s.seen.Ended(rows[0].Queue, rows[0].end(), rows[0].Ran)
 	return nil, nil
 }

@@ -4,14 +4,15 @@ package postgres
 // Accepted are the job's latest lease while it is live, and one that was ended by time or as
 // undelivered, while nobody else has begun and no operator has acted (R17). Locking and
 // matching as in sqlEnd. A checkpoint came with a beat of this lease or with a former lease:
-// most jobs have neither, and are not looked up. Indexes: jobs_pkey, checkpoints_pkey.
+// most jobs have neither, and are not looked up. Indexes: jobs_pkey,
+// checkpoints_pkey, queues_pkey.
 const sqlComplete = `
 WITH input AS MATERIALIZED (
     SELECT i.ord, i.job_id, i.lease_no, i.result, i.is_json, i.content_type, i.digest, i.follow_ups::bigint[] AS follow_ups
     FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::boolean[], $5::text[], $6::bytea[], $7::text[])
          WITH ORDINALITY AS i(job_id, lease_no, result, is_json, content_type, digest, follow_ups, ord)
 ), locked AS MATERIALIZED (
-    SELECT i.ord, i.result, i.is_json, i.content_type, i.digest, i.follow_ups, j.id, j.state, j.end_kind, j.sealed,
+    SELECT i.ord, i.result, i.is_json, i.content_type, i.digest, i.follow_ups, j.id, j.state, j.end_kind, j.sealed, j.queue_id, j.leased_at,
            j.lease_no > 1 OR j.beats > 0 AS may_have_checkpoint
     FROM input i
     JOIN leasehold.jobs j ON j.id = i.job_id AND j.lease_no = i.lease_no
@@ -40,7 +41,9 @@ WITH input AS MATERIALIZED (
 ), resumed AS (
     DELETE FROM leasehold.checkpoints c USING accepted a WHERE c.job_id = a.id AND a.may_have_checkpoint
 )
-SELECT a.ord::int AS ord, a.state <> 2 AS late FROM accepted a`
+SELECT a.ord::int AS ord, a.state <> 2 AS late, greatest(a.now - a.leased_at, interval '0') AS ran,
+       (SELECT q.name FROM leasehold.queues q WHERE q.id = a.queue_id) AS queue
+FROM accepted a`
 
 // sqlCompleteDead completes a job that is DEAD by the very end of its last lease by time or
 // as undelivered (R17). Its result is not kept where retention has dropped results of that
@@ -51,7 +54,7 @@ WITH done AS (
         state = 4, end_kind = 2, ended_at = clock_timestamp(), finished_at = clock_timestamp(),
         digest = $6, follow_ups = $7::text::bigint[], state_reason = ''
     WHERE f.id = $1 AND f.lease_no = $2 AND f.state = 5 AND f.end_kind IN (5, 6, 7, 9) AND NOT f.sealed
-    RETURNING f.id
+    RETURNING f.id, f.queue_id, f.finished_at, f.leased_at
 ), results AS (
     INSERT INTO leasehold.job_results (job_id, result, is_json, content_type)
     SELECT d.id, $3::bytea, $4::boolean, $5::text FROM done d
@@ -60,4 +63,6 @@ WITH done AS (
 ), resumed AS (
     DELETE FROM leasehold.checkpoints c USING done d WHERE c.job_id = d.id
 )
-SELECT 1 AS ord, true AS late FROM done`
+SELECT 1 AS ord, true AS late, greatest(d.finished_at - d.leased_at, interval '0') AS ran,
+       (SELECT q.name FROM leasehold.queues q WHERE q.id = d.queue_id) AS queue
+FROM done d`

@@ -29,6 +29,7 @@ type endRow struct {
 	AttemptsLeft int32
 	NextRunAt    *time.Time
 	NextRunIn    time.Duration
+	Ran          time.Duration
 	Queue        string
 }
 
@@ -38,6 +39,13 @@ func (r endRow) ended() store.Ended {
 		e.NextRunIn = r.NextRunIn
 	}
 	return e
+}
+
+// tellEnded tells the observer of leases whose end is committed.
+func (s *Store) tellEnded(rows []endRow) {
+	for _, r := range rows {
+		s.seen.Ended(r.Queue, store.End(r.EndKind), r.Ran)
+	}
 }
 
 func endArgs(inputs []endInput) []any {
@@ -126,6 +134,7 @@ func (s *Store) endWave(ctx context.Context, call endingCall, inputs []endInput,
 		done[r.Ord-1] = true
 		results[wave[r.Ord-1]] = r.ended()
 	}
+	s.tellEnded(rows)
 	return s.endMissed(ctx, call, inputs, results, missing(wave, done))
 }
 
@@ -193,6 +202,7 @@ func (s *Store) endChained(ctx context.Context, call endingCall, inputs []endInp
 	case err != nil:
 		return nil, err
 	}
+	s.tellEnded(rows)
 	results[i] = rows[0].ended()
 	results[i].FollowUps = in.followUps
 	return nil, nil
@@ -218,7 +228,9 @@ func (s *Store) Undeliver(ctx context.Context, leases []store.LeaseRef, requestI
 // ended before count as locked ones: they cannot be told apart without another statement.
 func (s *Store) undeliver(ctx context.Context, inputs []endInput, requestID *string) (int, error) {
 	ended := 0
+	var rows []endRow
 	err := inTx(ctx, s, s.ends, true, func(ctx context.Context, tx pgx.Tx) error {
+		rows = nil // of a try that was rolled back
 		if requestID != nil {
 			// The row is the referee between this and a replay, which counts itself in it.
 			delivered, err := collect(ctx, tx, sqlHoldRequest, []any{*requestID}, pgx.RowTo[bool])
@@ -227,10 +239,14 @@ func (s *Store) undeliver(ctx context.Context, inputs []endInput, requestID *str
 				return err
 			}
 		}
-		rows, err := collect(ctx, tx, sqlEndLeases, endArgs(inputs), pgx.RowToStructByName[endRow])
+		var err error
+		rows, err = collect(ctx, tx, sqlEndLeases, endArgs(inputs), pgx.RowToStructByName[endRow])
 		ended = len(rows)
 		return err
 	})
+	if err == nil {
+		s.tellEnded(rows)
+	}
 	return ended, err
 }
 

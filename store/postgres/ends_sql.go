@@ -120,7 +120,7 @@ locked AS MATERIALIZED (
 )
 SELECT g.ord::int AS ord, g.id, g.lease_no, g.outcome AS state, g.end_kind, g.max_attempts - least(g.used, g.max_attempts) AS attempts_left,
        CASE WHEN g.outcome = 1 THEN g.next_run_at END AS next_run_at, greatest(g.next_run_at - g.now, interval '0') AS next_run_in,
-       g.queue
+       greatest(g.now - g.leased_at, interval '0') AS ran, g.queue
 FROM judged g`
 
 	// What a finishing statement takes out of jobs.

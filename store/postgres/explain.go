@@ -110,10 +110,15 @@ func (s *Store) noteLate(ctx context.Context, call endingCall, refs []store.Leas
 		return
 	}
 	ids, numbers := splitRefs(refs)
-	_, err := query(ctx, s, unit{lane: s.ends, sql: sqlNoteLateCalls, args: []any{ids, numbers, call.name}},
-		pgx.RowTo[int])
+	firsts, err := query(ctx, s, unit{lane: s.ends, sql: sqlNoteLateCalls, args: []any{ids, numbers, call.name}},
+		pgx.RowTo[bool])
 	if err != nil {
 		s.log.Warn("a late call could not be recorded", "error", err)
+	}
+	for _, first := range firsts {
+		if first {
+			s.seen.DoubleRun()
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ LEFT JOIN leasehold.finished_jobs f ON f.id = u.job_id
 LEFT JOIN leasehold.attempts a ON a.job_id = u.job_id AND a.lease_no = u.lease_no
     AND u.lease_no < coalesce(j.lease_no, f.lease_no)`
 
-// sqlNoteLateCalls keeps one record per superseded lease (R18).
+// sqlNoteLateCalls keeps one record per superseded lease (R18), and tells which are new.
 const sqlNoteLateCalls = `
 INSERT INTO leasehold.late_calls AS l (job_id, lease_no, count, first_at, last_at, last_call, late_by)
 SELECT u.job_id, u.lease_no, 1, statement_timestamp(), statement_timestamp(), $3, statement_timestamp() - a.ended_at
@@ -25,7 +25,8 @@ FROM unnest($1::bigint[], $2::bigint[]) AS u(job_id, lease_no)
 JOIN leasehold.attempts a ON a.job_id = u.job_id AND a.lease_no = u.lease_no
 ORDER BY u.job_id, u.lease_no
 ON CONFLICT (job_id, lease_no) DO UPDATE SET
-    count = l.count + 1, last_at = EXCLUDED.last_at, last_call = EXCLUDED.last_call, late_by = EXCLUDED.late_by`
+    count = l.count + 1, last_at = EXCLUDED.last_at, last_call = EXCLUDED.last_call, late_by = EXCLUDED.late_by
+RETURNING l.count = 1`
 
 // sqlNoteErrors keeps what a holder reported after its lease was ended by time (R17).
 const sqlNoteErrors = `

@@ -26,6 +26,7 @@ type beatRow struct {
 	Ord             int
 	Until           time.Time
 	Remaining       time.Duration
+	Gap             time.Duration
 	Renewed         bool
 	CancelRequested bool
 }
@@ -50,7 +51,9 @@ func (s *Store) heartbeatWave(ctx context.Context, items []store.Heartbeat, resu
 		results[i] = store.Beaten{Until: r.Until, Remaining: r.Remaining, CancelRequested: r.CancelRequested}
 		if !r.Renewed {
 			results[i] = store.Beaten{Err: &store.ExpiredError{Lease: items[i].Lease}}
+			continue
 		}
+		s.seen.Beaten(r.Gap)
 	}
 	missed := missing(wave, done)
 	return s.settleMissed(ctx, callHeartbeat, missed, func(i int) store.LeaseRef { return items[i].Lease },

@@ -54,5 +54,6 @@ WITH input AS MATERIALIZED (
     WHERE j.id = h.id AND h.until > h.now
 )
 SELECT h.ord::int AS ord, h.until, h.until - h.now AS remaining, h.until > h.now AS renewed,
+       greatest(h.now - coalesce(h.beat_at, h.leased_at), interval '0') AS gap,
        h.cancel_requested_at IS NOT NULL AS cancel_requested
 FROM held h`

@@ -218,6 +218,7 @@ func (s *Store) endByTime(ctx context.Context, inputs []endInput) (int, error) {
 	rows, err := query(ctx, s, unit{lane: s.work, sql: sqlEndLeases, args: endArgs(inputs), idempotent: true},
 		pgx.RowToStructByName[endRow])
 	if err == nil {
+		s.tellEnded(rows)
 		return len(rows), nil
 	}
 	if len(inputs) == 1 || ctx.Err() != nil || unavailable(err) {

@@ -25,6 +25,8 @@ type Config struct {
 	PoolSize int
 	// Logger gets what a caller is not told. Default: slog.Default().
 	Logger *slog.Logger
+	// Observer hears what became of leases. Default: nobody does.
+	Observer store.Observer
 }
 
 // Validate joins all faults.
@@ -60,6 +62,7 @@ const (
 type Store struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
+	seen store.Observer
 	// ends renews and ends leases; work acquires and enqueues; reads lists and looks up,
 	// on few connections, so that operators' reads never take the last one.
 	ends, work, reads *lane
@@ -83,6 +86,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = store.Unobserved{}
 	}
 	poolConfig, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
@@ -119,7 +125,7 @@ func newStore(pool *pgxpool.Pool, direct *pgx.ConnConfig, cfg Config) *Store {
 	ends := max(1, (size-reads)/2)
 	work := size - reads - ends
 	return &Store{
-		pool: pool, log: cfg.Logger, direct: direct, marks: newMarks(),
+		pool: pool, log: cfg.Logger, seen: cfg.Observer, direct: direct, marks: newMarks(),
 		ends:  newLane(pool, ends, 5*time.Second, time.Second),
 		work:  newLane(pool, work, 5*time.Second, time.Second),
 		reads: newLane(pool, reads, 10*time.Second, time.Second),
