@@ -17,12 +17,11 @@ import (
 	"github.com/leasehold/leasehold/store/storetest"
 )
 
-// besideSidecar starts a sidecar before a replica and connects to its socket.
-func besideSidecar(t testing.TB, r *replica) *grpc.ClientConn {
+// sidecarBefore starts a sidecar before a replica and connects to its socket. served tells that
+// it has ended.
+func sidecarBefore(t testing.TB, up grpc.ClientConnInterface, gauges *prometheus.Registry) (s *sidecar.Sidecar, conn *grpc.ClientConn, served <-chan error) {
 	t.Helper()
-	s, err := sidecar.New(sidecar.Config{
-		Polls: r.conn, Beats: r.conn, Calls: r.conn, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
-	})
+	s, err := sidecar.New(sidecar.Config{Polls: up, Beats: up, Calls: up, Log: slog.New(slog.DiscardHandler), Registry: gauges})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,16 +32,23 @@ func besideSidecar(t testing.TB, r *replica) *grpc.ClientConn {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
-	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err = grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, conn, ended
+}
+
+// besideSidecar is sidecarBefore until the end of the test.
+func besideSidecar(t testing.TB, up grpc.ClientConnInterface, gauges *prometheus.Registry) *grpc.ClientConn {
+	t.Helper()
+	s, conn, served := sidecarBefore(t, up, gauges)
 	t.Cleanup(func() {
 		conn.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), drainPatience)
 		defer cancel()
 		s.Drain(ctx)
-		if err := <-ended; err != nil {
+		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
@@ -64,7 +70,7 @@ func (h *sidecarHarness) Replica(t testing.TB) store.Store { return h.newStore(t
 func (h *sidecarHarness) newStore(t testing.TB) *remote.Store {
 	t.Helper()
 	st := openStore(t, h.URL)
-	r, err := remote.New(t.Context(), besideSidecar(t, serve(t, st, withoutEarlySweep{st})), st)
+	r, err := remote.New(t.Context(), besideSidecar(t, serve(t, st, withoutEarlySweep{st}).conn, prometheus.NewRegistry()), st)
 	if err != nil {
 		t.Fatal(err)
 	}
