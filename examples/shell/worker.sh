@@ -36,9 +36,6 @@ say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
 
 dir="$(mktemp -d)"
 trap 'rm -rf "$dir"' EXIT
-exec {never}<> <(:) # nothing is ever written there: a sleep that starts no process
-tick() { read -rt 0.1 -u "$never"; }
-
 signals=0 until=0
 trap 'clock; until=$((signals++ ? now : now + grace))' TERM INT
 
@@ -49,7 +46,7 @@ pause() {
   clock
   local end=$((now + $1 + RANDOM % ($1 / 2 + 1)))
   while ((now < end && signals == heard)); do
-    tick
+    sleep 0.1
     clock
   done
 }
@@ -205,7 +202,7 @@ work() {
     elif ((now >= beat_at)); then
       beat
     else
-      tick
+      sleep 0.1
     fi
   done
   [[ -z $why ]] || stop "$pid"
@@ -227,7 +224,7 @@ stop() {
   clock
   local end=$((now + 100))
   while ((now < end)) && kill -0 -- "-$1" 2>/dev/null; do
-    tick
+    sleep 0.1
     clock
   done
   kill -KILL -- "-$1" 2>/dev/null

@@ -145,7 +145,7 @@ func (m *team) judge() {
 	var table strings.Builder
 	rows := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(rows, "WORKER\tPROCESSES\tCOMPLETED\tEXPIRED\tRELEASED\tOTHER")
-	completed, lost := 0, 0
+	completed := 0
 	for _, l := range languages {
 		var processes []*process
 		for _, p := range m.all {
@@ -161,14 +161,14 @@ func (m *team) judge() {
 				other += n
 			}
 		}
-		fmt.Fprintf(rows, "%s\t%d\t%d\t%d\t%d\t%d\n", l.name, len(processes), done, sum["EXPIRED"], sum["RELEASED"], other)
+		_, _ = fmt.Fprintf(rows, "%s\t%d\t%d\t%d\t%d\t%d\n", l.name, len(processes), done, sum["EXPIRED"], sum["RELEASED"], other) // into memory
 		if done == 0 {
 			m.t.Errorf("the %s worker completed nothing, of which the tables would tell by the number of its process in lease_owner", l.name)
 		}
 		completed += done
 	}
-	_ = rows.Flush() // into memory
-	lost = of(list, m.killed...)["EXPIRED"]
+	_ = rows.Flush()
+	lost := of(list, m.killed...)["EXPIRED"]
 	m.t.Logf("who did what:\n%s%d leases ran out with the %d processes that were killed", table.String(), lost, len(m.killed))
 	if completed != sharedJobs {
 		m.t.Errorf("%d completions of %d jobs", completed, sharedJobs)
