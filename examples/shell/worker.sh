@@ -8,15 +8,16 @@
 # it is given back. A second SIGTERM cuts that short. kill -9 leaves the work behind without a worker:
 # that is what LEASE_NO is for.
 set -uo pipefail
+LC_ALL=C
 
 address="${LEASEHOLD_ADDRESS:-127.0.0.1:7070}"
 queue="${LEASEHOLD_QUEUE:-payments}"
 owner="${HOSTNAME:-shell}/$$"
 grace=$((${GRACE:-20} * 100))
 
-# handle is yours. It has JOB_ID, LEASE_NO, PAYLOAD (JSON) and LAST_STAGE, may write where it is into
-# the file STAGE, and prints the result as JSON. Another exit code than 0 fails the job. Give LEASE_NO
-# to whatever it changes, so that a worker which overslept its lease changes nothing.
+# handle is yours. It has JOB_ID, LEASE_NO, PAYLOAD (JSON) and LAST_STAGE, may write where it is into the
+# file STAGE, and prints the result as JSON, or nothing. Another exit code than 0 fails the job. Give
+# LEASE_NO to whatever it changes, so that a worker which overslept its lease changes nothing.
 handle() {
   [[ $PAYLOAD =~ \"seconds\":\ *([0-9.]+) ]] || { echo "no seconds in the payload" >&2; return 1; }
   sleep "${BASH_REMATCH[1]}"
@@ -34,8 +35,14 @@ clock() {
 
 say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
 
-dir="$(mktemp -d)"
-trap 'rm -rf "$dir"' EXIT
+# Files without a name, so that kill -9 leaves none behind.
+for name in answer_file result_file said_file stage_file; do
+  path="$(mktemp)"
+  exec {fd}<>"$path"
+  rm "$path"
+  declare "$name=/proc/$$/fd/$fd"
+done
+
 signals=0 until=0
 trap 'clock; until=$((signals++ ? now : now + grace))' TERM INT
 
@@ -51,20 +58,48 @@ pause() {
   done
 }
 
-# after PREFIX: finds the rest of the line behind the first PREFIX in the answer. grpcurl prints one
-# field a line, and no text with a line break, so that content cannot look like a field.
-after() {
-  found="${answer#*"$1"}"
-  [[ $found != "$answer" ]] || { found=""; return 1; }
-  found="${found%%$'\n'*}" found="${found%,}" found="${found%\"}"
+# field PREFIX: finds the rest of the first line of the answer that begins with PREFIX. grpcurl prints
+# one field a line, and no text with a line break, so that content cannot look like a field. Lines,
+# because bash takes minutes to search in one text of a megabyte.
+field() {
+  local line
+  found=""
+  for line in "${lines[@]}"; do
+    if [[ ${line:0:${#1}} == "$1" ]]; then
+      found="${line:${#1}}"
+      [[ ${found: -1} != , ]] || found="${found:0:-1}"
+      [[ ${found: -1} != '"' ]] || found="${found:0:-1}"
+      return 0
+    fi
+  done
+  return 1
 }
 
 # centis PREFIX: the same for a duration, as "5.25s".
 centis() {
-  after "$1" || { found=0; return; }
+  field "$1" || { found=0; return; }
   local whole="${found%%[.s]*}" part="00"
   [[ $found == *.* ]] && part="${found#*.}" && part="${part%s}00"
   found=$((10#$whole * 100 + 10#${part:0:2}))
+}
+
+# payload_of finds the payload of the job, where it is JSON.
+payload_of() {
+  local line inside=""
+  PAYLOAD=""
+  for line in "${lines[@]}"; do
+    if [[ ${line:0:20} == '        "payload": {' ]]; then
+      inside=yes
+    elif [[ -n $inside && ${line:0:19} == '          "json": "' ]]; then
+      line="${line:19}"
+      [[ ${line: -1} != , ]] || line="${line:0:-1}"
+      # What JSON escapes, printf can undo, but for the quotation mark.
+      printf -v PAYLOAD %b "$(sed 's/\\"/"/g' <<<"${line:0:-1}")"
+      return
+    elif [[ -n $inside && ${line:0:9} == '        }' ]]; then
+      return
+    fi
+  done
 }
 
 # quoted TEXT: text as a JSON string.
@@ -79,7 +114,7 @@ quoted() {
 ask() {
   local limit pid
   printf -v limit '%d.%02d' $(($2 / 100)) $(($2 % 100))
-  grpcurl -plaintext -max-time "$limit" -d @ "$address" "leasehold.v1.LeaseService/$1" <<<"$3" >"$dir/answer" 2>&1 &
+  grpcurl -plaintext -max-time "$limit" -d @ "$address" "leasehold.v1.LeaseService/$1" <<<"$3" >"$answer_file" 2>&1 &
   pid=$!
   wait "$pid"
   status=$?
@@ -88,12 +123,24 @@ ask() {
     wait "$pid"
     status=$?
   done
-  answer="$(<"$dir/answer")" reason="" retry=0
+  mapfile -t lines <"$answer_file"
+  reason="" retry=0
   ((status != 0)) || return 0
-  centis '"retryDelay": "' && retry="$found"
-  after '"reason": "' && reason="$found"
+  refusal
   ((signals > 0)) || say "$1: ${reason:-exit code $status}"
   return 1
+}
+
+# refusal reads the reason of an error and how long it asks to wait.
+refusal() {
+  local line
+  for line in "${lines[@]}"; do
+    line="${line#"${line%%[![:space:]]*}"}"
+    case "$line" in
+      '"reason": "'*) reason="${line:11}" reason="${reason%%\"*}" ;;
+      '"retryDelay": "'*) lines=("$line") && centis '"retryDelay": "' && retry="$found" ;;
+    esac
+  done
 }
 
 # over tells whether the lease that was asked about is not ours any more.
@@ -124,9 +171,9 @@ acquire() {
     sent="$now"
     if ask AcquireLease "$limit" "{\"queues\": [\"$queue\"], \"lease_owner\": \"$owner\", $wait \"request_id\": \"$id\"}"; then
       failures=0 id=""
-      if after $'\n      "leaseToken": "'; then
+      if field '      "leaseToken": "'; then
         token="$found"
-        centis $'\n  "waited": "'
+        centis '  "waited": "'
         renew $((sent + found)) '      '
         return 0
       fi
@@ -142,13 +189,14 @@ acquire() {
   done
 }
 polls=0
-quote=$'\\"' # as it stands in a JSON string
 
 # renew SINCE INDENT: notes what the answer says of the lease, which it had not said yet at SINCE.
 renew() {
   local remaining
-  centis $'\n'"$2\"remaining\": \"" && remaining="$found"
-  centis $'\n'"$2\"nextHeartbeatIn\": \"" && interval="$found"
+  centis "$2\"remaining\": \""
+  remaining="$found"
+  centis "$2\"nextHeartbeatIn\": \""
+  interval="$found"
   ((interval > 0 && interval <= remaining / 2)) || interval=$((remaining / 3))
   ((interval >= 10)) || interval=10
   # The work needs time to end, and what it sent last needs time to arrive.
@@ -162,10 +210,10 @@ beat() {
   local limit=$((interval / 2)) sent="$now" stage=""
   ((limit >= 50)) || limit=50
   ((limit <= 500)) || limit=500
-  [[ ! -s $dir/stage ]] || stage=", \"stage\": $(quoted "$(head -c 128 "$dir/stage")")"
+  [[ ! -s $stage_file ]] || stage=", \"stage\": $(quoted "$(head -c 128 "$stage_file")")"
   if ask Heartbeat "$limit" "{\"lease_token\": \"$token\"$stage}"; then
     renew "$sent" '  '
-    [[ $answer != *$'\n  "cancelRequested": true'* ]] || why="cancelled"
+    ! field '  "cancelRequested": true' || why="cancelled"
   elif over; then
     why="$reason"
   else
@@ -176,21 +224,23 @@ beat() {
 
 # work runs handle for the lease, and tells the service how it ended.
 work() {
-  local pid code why="" escaped
-  after $'\n        "jobId": "' && JOB_ID="$found"
-  after $'\n      "leaseNo": "' && LEASE_NO="$found"
-  after $'\n      "lastStage": "'; LAST_STAGE="$found"
-  after $'"payload": {\n          "json": "'; escaped="$found"
-  printf -v PAYLOAD %b "${escaped//"$quote"/'"'}"
-  STAGE="$dir/stage"
+  local pid code result why=""
+  field '        "jobId": "'
+  JOB_ID="$found"
+  field '      "leaseNo": "'
+  LEASE_NO="$found"
+  field '      "lastStage": "'
+  LAST_STAGE="$found"
+  payload_of
+  STAGE="$stage_file"
   : >"$STAGE"
-  export JOB_ID LEASE_NO LAST_STAGE PAYLOAD STAGE
+  export JOB_ID LEASE_NO LAST_STAGE STAGE # PAYLOAD can be larger than what a program may be given so
   if ((signals > 0)); then
     finish Release
     return
   fi
   set -m # a process group of its own, which can be ended with all that it started
-  (trap - TERM INT EXIT; handle) >"$dir/result" 2>"$dir/said" &
+  (trap - TERM INT; handle) >"$result_file" 2>"$said_file" &
   set +m
   pid=$!
   while kill -0 "$pid" 2>/dev/null && [[ -z $why ]]; do
@@ -212,9 +262,11 @@ work() {
     say "job $JOB_ID: $why"
     [[ $why =~ ^[A-Z_]+$ ]] || finish Release # what is lost is told to nobody
   elif ((code == 0)); then
-    finish Complete ", \"result\": {\"json\": $(quoted "$(<"$dir/result")"), \"content_type\": \"application/json\"}"
+    result=""
+    [[ ! -s $result_file ]] || result=", \"result\": {\"json\": $(quoted "$(<"$result_file")"), \"content_type\": \"application/json\"}"
+    finish Complete "$result"
   else
-    finish Fail ", \"error\": {\"code\": \"exit_$code\", \"message\": $(quoted "$(tail -c 4096 "$dir/said")")}"
+    finish Fail ", \"error\": {\"code\": \"exit_$code\", \"message\": $(quoted "$(tail -c 4096 "$said_file")")}"
   fi
 }
 
