@@ -104,9 +104,9 @@ payload_of() {
 
 # quoted TEXT: text as a JSON string.
 quoted() {
-  local text="${1//\\/\\\\}"
-  text="${text//\"/\\\"}" text="${text//$'\n'/\\n}" text="${text//$'\t'/\\t}"
-  printf '"%s"' "${text//[[:cntrl:]]/ }"
+  local text
+  text="$(printf '%s' "$1" | sed -z 's/\\/\\\\/g; s/"/\\"/g; s/\n/\\n/g; s/\t/\\t/g' | tr '\000-\037' ' ')"
+  printf '"%s"' "$text"
 }
 
 # ask METHOD CENTISECONDS REQUEST: makes one call. A signal ends a poll, no other call. The reason of
