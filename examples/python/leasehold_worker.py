@@ -44,6 +44,7 @@ END_TIMEOUT = 10  # seconds for one Complete, Fail or Release
 LATE_COMPLETE = 60  # seconds after its lease for which a Complete is tried: nobody else may have begun
 BATCH_ITEMS, BATCH_BYTES = 1000, 3 << 20  # of one call; the contract's bounds are 1,000 and 4 MiB
 TEXT_MOST = 16 << 10  # bytes that the service keeps of an error's message and details
+STAGE_MOST, CHECKPOINT_MOST = 128, 64 << 10  # bytes
 
 
 def clock():
@@ -76,7 +77,7 @@ class Release(Exception):
 
     def __init__(self, delay=0):
         super().__init__(f"released, to run again after {delay} s")
-        self.delay = delay
+        self.delay = seconds(delay)
 
 
 class Failure(Exception):
@@ -84,13 +85,17 @@ class Failure(Exception):
 
     def __init__(self, message, code="failed", permanent=False, retry_after=None):
         super().__init__(message)
-        self.code, self.permanent, self.retry_after = code, permanent, retry_after
+        self.code, self.permanent = code, permanent
+        self.retry_after = None if retry_after is None else seconds(retry_after)
 
 
 class CallError(Exception):
     """What a call, or one item of a batch, was answered instead of OK."""
 
     OVER = {"LEASE_SUPERSEDED", "LEASE_EXPIRED", "LEASE_ENDED", "JOB_NOT_FOUND", "INVALID_TOKEN"}
+    ELSEWHERE = {"DATABASE_UNAVAILABLE", "DRAINING", "OVERLOADED"}
+    NO_ANSWER = {code.value[0] for code in (
+        grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)}
     FINAL = {code.value[0] for code in (
         grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED)}
@@ -101,20 +106,21 @@ class CallError(Exception):
         too_big = code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and not reason  # says gRPC itself
         self.final = code in self.FINAL or too_big  # trying again, unchanged, cannot help
         self.over = reason in self.OVER  # the lease is not ours any more
+        self.elsewhere = reason in self.ELSEWHERE or code in self.NO_ANSWER and not reason  # another replica may do better
 
     @classmethod
     def of_call(cls, call):
         if isinstance(call, grpc.FutureCancelledError):
             return cls(grpc.StatusCode.CANCELLED.value[0], "", "cancelled")
-        reason, retry_after = "", 0.0
-        status = rpc_status.from_call(call)
+        reason = dict(call.trailing_metadata() or ()).get("leasehold-reason", "")
+        retry = error_details_pb2.RetryInfo()
+        try:
+            status = rpc_status.from_call(call)
+        except ValueError:  # a proxy has changed the one and not the other
+            status = None
         for detail in status.details if status else ():
-            info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-            if detail.Unpack(info) and info.domain == "leasehold":
-                reason = info.reason
-            elif detail.Unpack(retry):
-                retry_after = retry.retry_delay.ToTimedelta().total_seconds()
-        return cls(call.code().value[0], reason, call.details(), retry_after)
+            detail.Unpack(retry)
+        return cls(call.code().value[0], reason, call.details(), retry.retry_delay.ToTimedelta().total_seconds())
 
     @classmethod
     def of_item(cls, item):
@@ -147,8 +153,8 @@ class Lane:
     def pick(self):
         return self._stubs[self._at]
 
-    def failed(self, stub):
-        if stub is self._stubs[self._at]:
+    def failed(self, stub, error=None):
+        if stub is self._stubs[self._at] and (error is None or error.elsewhere):
             self._at = (self._at + 1) % len(self._stubs)
 
 
@@ -161,7 +167,7 @@ class Lease:
         self.beats = True  # no longer once it is lost, or its Fail or Release is on its way
         self.under = 0  # heartbeats under way
         self.tries = 0  # heartbeats since the last answer
-        self.way = None  # of the last heartbeat
+        self.way, self.sent = None, 0.0  # of the last heartbeat
         self.cause = None  # why the handler must stop
         self.lost = None  # the reason, where the service said so
         self.cancelled = threading.Event()
@@ -231,16 +237,20 @@ class Job:
         self.check()
 
     def progress(self, done):
-        """Says how far the work is, 0..1, by the next heartbeat."""
+        """Says how far the work is, 0..1, by the next heartbeat. It does not wait."""
         self._worker.report(self._lease, progress=min(max(float(done), 0), 1))
 
     def stage(self, stage):
         """Says where the work is, at most 128 bytes, and returns when that is recorded: the step
         behind it begins while the lease is surely held."""
+        if len(stage.encode()) > STAGE_MOST:
+            raise ValueError(f"a stage has at most {STAGE_MOST} bytes")
         self._await(self._worker.report(self._lease, now=True, stage=stage))
 
     def checkpoint(self, state):
         """Leaves bytes, at most 64 KiB, to the next lease; returns when they are stored."""
+        if len(state) > CHECKPOINT_MOST:
+            raise ValueError(f"a checkpoint has at most {CHECKPOINT_MOST} bytes")
         self._await(self._worker.report(self._lease, now=True, checkpoint=state))
 
     def _await(self, version):
@@ -275,7 +285,7 @@ class Worker:
         while (free := self._await_slots()) > 0:
             try:
                 self._acquire(free)
-            except Exception:  # a loop that ends takes the worker with it
+            except Exception:  # as where no thread can be started: the worker must come back
                 log.exception("leasing failed")
                 time.sleep(1)
 
@@ -317,8 +327,9 @@ class Worker:
         try:
             answer = self._poll.result()
         except (grpc.RpcError, grpc.FutureCancelledError) as e:
-            self._polls.failed(stub)
-            raise CallError.of_call(e) from None
+            error = CallError.of_call(e)
+            self._polls.failed(stub, error)
+            raise error from None
         self._begin(answer.leases, sent + answer.waited.ToTimedelta().total_seconds())
         return len(answer.leases)
 
@@ -327,34 +338,44 @@ class Worker:
         for one in granted:
             lease = Lease(one, since)
             with self.changed:
+                threading.Thread(target=self._work, args=(lease,), daemon=True, name=f"job-{one.job.job_id}").start()
                 self._leases[lease.token] = lease
                 self._running.add(lease)
                 self.changed.notify_all()
-            threading.Thread(target=self._work, args=(lease,), daemon=True, name=f"job-{one.job.job_id}").start()
 
     # Heartbeats
 
     def _beat_loop(self):
         while True:
             with self.changed:
-                now = clock()
-                beating = [lease for lease in self._leases.values() if lease.beats]
-                for lease in self._running:
-                    if now >= lease.stop_at:
-                        lease.cancel(LeaseExpired(f"a lease of job {lease.granted.job.job_id} was not renewed in time"))
-                if any(lease.beat_at <= now for lease in beating):
-                    # Those that are due soon go along, so that all leases beat in one call.
-                    self._send([lease for lease in beating if lease.beat_at <= now + (lease.interval / 2 if lease.tries == 0 else 0)], now)
-                # At least each second: timers stand still while the machine sleeps, clock() does not.
-                wake = min([now + 1, *(lease.beat_at for lease in beating), *(lease.stop_at for lease in self._running if lease.cause is None)])
-                self.changed.wait(max(wake - now, 0))
+                try:
+                    wait = self._beat()
+                except Exception:  # all leases depend on this thread
+                    log.exception("heartbeats failed")
+                    wait = 0.5
+                self.changed.wait(wait)
+
+    def _beat(self):
+        """Does what is due, and returns after how many seconds to look again."""
+        now = clock()
+        for lease in self._running:
+            if now >= lease.stop_at:
+                lease.cancel(LeaseExpired(f"the lease of job {lease.granted.job.job_id} was not renewed in time"))
+        beating = [lease for lease in self._leases.values() if lease.beats]
+        if any(lease.beat_at <= now for lease in beating):
+            # Those that are due soon go along, so that all leases beat in one call.
+            self._send([lease for lease in beating if lease.beat_at <= now + (0 if lease.tries else lease.interval / 2)], now)
+        # At least each second: timers stand still while the machine sleeps, clock() does not.
+        wake = min([now + 1, *(lease.beat_at for lease in beating), *(lease.stop_at for lease in self._running if lease.cause is None)])
+        return max(wake - clock(), 0)
 
     def _send(self, due, now):
         """Starts one call for as many leases as it holds, and does not wait for it."""
+        for lease in due:
+            if lease.under > 0 and now - lease.sent > 0.1:
+                self._beats.failed(lease.way)  # it has not answered for so long: the next goes by another
         stub, request, batch = self._beats.pick(), pb.BatchHeartbeatRequest(), []
         for lease in due[:BATCH_ITEMS]:
-            if lease.under > 0 and lease.way is stub and lease.tries > 0:
-                self._beats.failed(stub)  # it has not answered for so long: the next goes by another
             item = pb.HeartbeatRequest(lease_token=lease.token, **(lease.note if lease.owed else {}))
             if batch and request.ByteSize() + item.ByteSize() > BATCH_BYTES:
                 break
@@ -362,7 +383,7 @@ class Worker:
             batch.append((lease, lease.version))
             if lease.owed and lease.tries:
                 lease.owed = 3  # an older sending may still arrive, behind newer ones, and undo them
-            lease.under, lease.tries, lease.way = lease.under + 1, lease.tries + 1, stub
+            lease.under, lease.tries, lease.way, lease.sent = lease.under + 1, lease.tries + 1, stub, now
             lease.beat_at = now + lease.gap(now)
         timeout = min(max(min(lease.interval for lease, _ in batch), 0.5), 10)
         call = stub.BatchHeartbeat.future(request, timeout=timeout)
@@ -377,11 +398,11 @@ class Worker:
             log.warning("heartbeat of %d leases failed: %s", len(batch), error)
         with self.changed:
             if error:
-                self._beats.failed(stub)
+                self._beats.failed(stub, error)
             for i, (lease, version) in enumerate(batch):
                 lease.under -= 1
                 if error:
-                    self._refused(lease, version, error)
+                    self._again(lease, error)
                 elif results[i].HasField("ok"):
                     self._renewed(lease, version, results[i].ok, sent)
                     if results[i].ok.server_draining:
@@ -409,11 +430,15 @@ class Worker:
             return
         if error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0] and version == lease.version:
             lease.note, lease.owed, lease.refused = {}, 0, error  # what is out of bounds must not cost the lease
+        self._again(lease, error)
+
+    def _again(self, lease, error):
         now = clock()
         lease.beat_at = min(lease.beat_at, now + max(lease.gap(now) / 2, min(error.retry_after, lease.interval)))
 
     def report(self, lease, now=False, **what):
         """Adds to what the next heartbeat carries, which is sent now where somebody waits for it."""
+        pb.HeartbeatRequest(**what)  # raises here, in the handler, where it cannot be sent
         with self.changed:
             lease.note = {**lease.note, **what}
             lease.version, lease.owed, lease.refused = lease.version + 1, 1, None
@@ -425,27 +450,26 @@ class Worker:
     # Work and its end
 
     def _work(self, lease):
-        job = Job(self, lease)
         try:
-            name, request = self._run(job, lease)
+            end = self._run(Job(self, lease), lease)
+            with self.changed:
+                self._running.discard(lease)
+                self.changed.notify_all()
+            if end:
+                self._end(lease, *end)
         finally:
             with self.changed:
                 self._running.discard(lease)
-        try:
-            if name:
-                self._end(lease, name, request)
-        finally:
-            with self.changed:
-                lease.beats = False
                 self._leases.pop(lease.token, None)
                 self.changed.notify_all()
 
     def _run(self, job, lease):
-        """Runs the handler, and says what to tell the service: a method and its request."""
+        """Runs the handler, and says what to tell the service: a method and its request, or None."""
         release = pb.ReleaseRequest(lease_token=lease.token)
         try:
             if self._draining:
                 raise ShuttingDown("the worker shuts down")
+            job.check()  # it may have run out on its way
             result = self._handle(job)
             end = "Complete", pb.CompleteRequest(lease_token=lease.token, then_enqueue=job.then, result=None if result is None else (
                 job_pb2.Payload(json=json.dumps(result), content_type="application/json")))
@@ -453,7 +477,7 @@ class Worker:
             log.info("job %s: cancelled: %s", job.id, cause)
             end = "Release", release
         except Release as asked:
-            release.delay.CopyFrom(seconds(asked.delay))
+            release.delay.CopyFrom(asked.delay)
             end = "Release", release
         except BaseException as e:  # SystemExit too: only the job has failed
             if isinstance(lease.cause, ShuttingDown) and not isinstance(e, Failure):
@@ -463,7 +487,7 @@ class Worker:
                 end = "Fail", failure(lease.token, e)
         with self.changed:
             if lease.lost and not (lease.lost == "LEASE_EXPIRED" and end[0] == "Complete"):
-                return None, None  # whatever is said would be refused, and counted as a second run
+                return None  # whatever is said would be refused, and counted as a second run
         return end
 
     def _end(self, lease, name, request):
@@ -490,7 +514,7 @@ class Worker:
                 return
             if clock() >= lease.end_at + (LATE_COMPLETE if name == "Complete" else 0):
                 return
-            self._calls.failed(stub)
+            self._calls.failed(stub, error)
             time.sleep(max(backoff(failures, 0.1, 5), error.retry_after))
 
     # Shutdown
@@ -521,7 +545,10 @@ class Worker:
         self._await(lambda: not self._running, 3)
         leasing.join(5)
         self._await(lambda: len(self._leases) == len(self._running), 5)
-        left = [lease.granted.job.job_id for lease in self._leases.values()]
+        with self.changed:
+            left = [lease.granted.job.job_id for lease in self._leases.values()]
+            for lease in self._leases.values():
+                lease.beats = False  # a job whose work goes on is not given away: its lease runs out
         for lane in self._lanes:
             for channel in lane.channels:
                 channel.close()
@@ -536,6 +563,8 @@ class Worker:
 
 
 def seconds(value):
+    if value < 0:
+        raise ValueError(f"{value} seconds")
     return Duration(seconds=int(value), nanos=int(value % 1 * 1e9))
 
 
@@ -546,12 +575,12 @@ def backoff(failures, first, most):
 
 def failure(token, error):
     """A Fail that says what an exception says."""
+    known = isinstance(error, Failure)
     details = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
-    request = pb.FailRequest(lease_token=token, permanent=getattr(error, "permanent", False), error=job_pb2.JobError(
-        code=clean(getattr(error, "code", None) or type(error).__name__, 128), message=clean(str(error)), details=clean(details)))
-    if getattr(error, "retry_after", None) is not None:
-        request.retry_after.CopyFrom(seconds(error.retry_after))
-    return request
+    return pb.FailRequest(
+        lease_token=token, permanent=known and error.permanent, retry_after=error.retry_after if known else None,
+        error=job_pb2.JobError(
+            code=clean(error.code if known else type(error).__name__, 128), message=clean(str(error)), details=clean(details)))
 
 
 def clean(text, most=TEXT_MOST):
