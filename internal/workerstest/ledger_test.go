@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"syscall"
 	"testing"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
-	"github.com/leasehold/leasehold/internal/doctest"
 )
 
 const (
@@ -55,20 +53,10 @@ func (l *ledger) write(ctx context.Context, job, fence string) (int64, error) {
 	return tag.RowsAffected(), err
 }
 
-// startWriter starts the worker that writes into the ledger, in Python.
-func (l *ledger) startWriter(queue string) *process {
-	l.t.Helper()
-	python := filepath.Join(doctest.Root(l.t), "examples", "python")
-	return start(l.t, "writing python", []string{
-		"env", "PYTHONPATH=" + python + ":" + filepath.Join(python, "gen"), "LEDGER=" + l.url,
-		filepath.Join(python, ".venv", "bin", "python"), filepath.Join("testdata", "ledger.py"),
-	}, l.replica.GRPC(), queue, 1)
-}
-
 // stoppedAtWrite is a worker that was stopped right before it writes, for longer than its lease.
 func (l *ledger) stoppedAtWrite(queue, state string) (*process, string) {
 	l.t.Helper()
-	p := l.startWriter(queue)
+	p := l.startPython("ledger.py", queue, 1, "LEDGER="+l.url)
 	id := l.enqueue(queue, 1, 0)[0]
 	await(l.t, "the handler", l.began)
 	p.signalAll(syscall.SIGSTOP)

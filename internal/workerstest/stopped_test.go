@@ -52,9 +52,7 @@ func TestStoppedWorkerStopsItsWork(t *testing.T) {
 			queue := w.createQueue("stopped-"+l.name, shortLease, pb.OnExpiry_ON_EXPIRY_REQUEUE)
 			id := w.enqueue(queue, 1, 600)[0]
 			p := start(t, l.name, []string{l.command(t)}, w.replica.GRPC(), queue, 1)
-			eventually(t, "its lease is renewed", func() bool {
-				return one[bool](w, `SELECT coalesce(max(beats), 0) > 0 FROM leasehold.all_leases WHERE job_id = $1::bigint`, id)
-			})
+			w.awaitBeat(id)
 			p.signalAll(syscall.SIGSTOP)
 			w.awaitState(id, "PENDING")
 			w.takeOver(id)

@@ -121,6 +121,14 @@ func (w *world) awaitState(id, state string) {
 	eventually(w.t, "job "+id+" is "+state, func() bool { return w.state(id) == state })
 }
 
+// awaitBeat waits until a worker surely works on a job.
+func (w *world) awaitBeat(id string) {
+	w.t.Helper()
+	eventually(w.t, "the lease of job "+id+" is renewed", func() bool {
+		return one[bool](w, `SELECT coalesce(max(beats), 0) > 0 FROM leasehold.all_leases WHERE job_id = $1::bigint`, id)
+	})
+}
+
 // completed is how many jobs of a queue are.
 func (w *world) completed(queue string) int {
 	w.t.Helper()
