@@ -94,24 +94,25 @@ class CallError(Exception):
 
     OVER = {"LEASE_SUPERSEDED", "LEASE_EXPIRED", "LEASE_ENDED", "JOB_NOT_FOUND", "INVALID_TOKEN"}
     ELSEWHERE = {"DATABASE_UNAVAILABLE", "DRAINING", "OVERLOADED"}
-    NO_ANSWER = {code.value[0] for code in (
-        grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)}
-    FINAL = {code.value[0] for code in (
-        grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS,
-        grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED)}
+    # The codes as numbers, which is how an item of a batch has them.
+    INVALID, NOT_FOUND, PRECONDITION, TOO_MUCH = 3, 5, 9, 8
+    FINAL = {INVALID, NOT_FOUND, 6, PRECONDITION, 11, 12}  # ALREADY_EXISTS, OUT_OF_RANGE, UNIMPLEMENTED
+    NO_ANSWER = {2, 4, 13, 14}  # UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE
 
     def __init__(self, code, reason, message, retry_after=0.0):
         super().__init__(f"{reason or code}: {message}")
         self.code, self.reason, self.retry_after = code, reason, retry_after
-        too_big = code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and not reason  # says gRPC itself
-        self.final = code in self.FINAL or too_big  # trying again, unchanged, cannot help
-        self.over = reason in self.OVER  # the lease is not ours any more
-        self.elsewhere = reason in self.ELSEWHERE or code in self.NO_ANSWER and not reason  # another replica may do better
+        # Trying again, unchanged, cannot help. gRPC itself gives no reason for a message that is too big.
+        self.final = code in self.FINAL or code == self.TOO_MUCH and not reason
+        # The lease is not ours any more.
+        self.over = reason in self.OVER or not reason and code in (self.NOT_FOUND, self.PRECONDITION)
+        # Another replica may do better.
+        self.elsewhere = reason in self.ELSEWHERE or not reason and code in self.NO_ANSWER
 
     @classmethod
     def of_call(cls, call):
         if isinstance(call, grpc.FutureCancelledError):
-            return cls(grpc.StatusCode.CANCELLED.value[0], "", "cancelled")
+            return cls(1, "", "cancelled")
         reason = dict(call.trailing_metadata() or ()).get("leasehold-reason", "")
         retry = error_details_pb2.RetryInfo()
         try:
@@ -124,7 +125,9 @@ class CallError(Exception):
 
     @classmethod
     def of_item(cls, item):
-        reason = errors_pb2.ErrorReason.Name(item.reason).removeprefix("ERROR_REASON_")
+        reason = ""  # of a service that is newer than this: the code decides
+        if item.reason in errors_pb2.ErrorReason.values():
+            reason = errors_pb2.ErrorReason.Name(item.reason).removeprefix("ERROR_REASON_")
         return cls(item.code, reason, item.message, item.retry_after.ToTimedelta().total_seconds())
 
 
@@ -270,12 +273,13 @@ class Worker:
     a dead worker's jobs stay where they are, default the queue's. grace: seconds for which handlers
     may go on after SIGTERM; the worker then ends within 8 s more."""
 
-    def __init__(self, addresses, queues, handle, slots=10, owner=None, lease=None, wait=20, grace=20, credentials=None):
+    def __init__(self, addresses, queues, handle, slots=10, owner=None, lease=None, wait=20, grace=20,
+                 credentials=None):
         addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         self._polls, self._beats, self._calls = self._lanes = [Lane(addresses, credentials) for _ in range(3)]
         self._queues, self._handle, self._slots = list(queues), handle, slots
         self._owner = owner or f"{socket.gethostname()}/{os.getpid()}-{uuid.uuid4().hex[:6]}"
-        self._lease, self._wait, self._grace = lease, wait, grace
+        self._lease, self._wait, self._grace, self._failures = lease, wait, grace, 0
         self.changed = threading.Condition()  # the lock of all that follows
         self._leases, self._running, self._draining, self._poll = {}, set(), False, None
 
@@ -298,17 +302,19 @@ class Worker:
         """Makes one poll, and repeats it in the same words until it is answered: leases of an answer
         that was lost come again, by the request id, and no others."""
         request = pb.AcquireLeaseRequest(
-            queues=self._queues, lease_owner=self._owner, max_jobs=free, request_id=uuid.uuid4().hex, wait=seconds(self._wait),
-            lease_duration=None if self._lease is None else seconds(self._lease))
-        for failures in itertools.count():
+            queues=self._queues, lease_owner=self._owner, max_jobs=free, wait=seconds(self._wait),
+            lease_duration=None if self._lease is None else seconds(self._lease), request_id=uuid.uuid4().hex)
+        while True:
             last = self._draining  # leases that are on their way are found, and given back
             if last:
                 request.ClearField("wait")
             began, got, error, pause = clock(), 0, None, 0
             try:
                 got = self._ask(request, 3 if last else self._wait + POLL_SLACK)
+                self._failures = 0
             except CallError as e:
-                error, pause = e, max(backoff(failures, 0.2, 10), e.retry_after)
+                error, pause = e, max(backoff(self._failures, 0.2, 10), e.retry_after)
+                self._failures += 1
                 log.log(logging.DEBUG if self._draining else logging.WARNING, "no leases: %s", e)
             if got == 0 and error is None and clock() - began < 1:
                 pause = 1  # it should have waited
@@ -364,10 +370,11 @@ class Worker:
         beating = [lease for lease in self._leases.values() if lease.beats]
         if any(lease.beat_at <= now for lease in beating):
             # Those that are due soon go along, so that all leases beat in one call.
-            self._send([lease for lease in beating if lease.beat_at <= now + (0 if lease.tries else lease.interval / 2)], now)
+            early = [0 if lease.tries else lease.interval / 2 for lease in beating]
+            self._send([lease for lease, by in zip(beating, early) if lease.beat_at <= now + by], now)
         # At least each second: timers stand still while the machine sleeps, clock() does not.
-        wake = min([now + 1, *(lease.beat_at for lease in beating), *(lease.stop_at for lease in self._running if lease.cause is None)])
-        return max(wake - clock(), 0)
+        stops = [lease.stop_at for lease in self._running if lease.cause is None]
+        return max(min([now + 1, *stops, *(lease.beat_at for lease in beating)]) - clock(), 0)
 
     def _send(self, due, now):
         """Starts one call for as many leases as it holds, and does not wait for it."""
@@ -393,8 +400,11 @@ class Worker:
         error, results = None, []
         try:
             results = call.result().results
+            if len(results) != len(batch):
+                error = CallError(13, "", "a batch with too few results")
         except (grpc.RpcError, grpc.FutureCancelledError) as e:
             error = CallError.of_call(e)
+        if error:
             log.warning("heartbeat of %d leases failed: %s", len(batch), error)
         with self.changed:
             if error:
@@ -428,7 +438,7 @@ class Worker:
             lease.beats, lease.lost = False, error.reason
             lease.cancel(LeaseLost(str(error)))
             return
-        if error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0] and version == lease.version:
+        if error.code == CallError.INVALID and version == lease.version:
             lease.note, lease.owed, lease.refused = {}, 0, error  # what is out of bounds must not cost the lease
         self._again(lease, error)
 
@@ -471,8 +481,9 @@ class Worker:
                 raise ShuttingDown("the worker shuts down")
             job.check()  # it may have run out on its way
             result = self._handle(job)
-            end = "Complete", pb.CompleteRequest(lease_token=lease.token, then_enqueue=job.then, result=None if result is None else (
-                job_pb2.Payload(json=json.dumps(result), content_type="application/json")))
+            if result is not None:
+                result = job_pb2.Payload(json=json.dumps(result), content_type="application/json")
+            end = "Complete", pb.CompleteRequest(lease_token=lease.token, result=result, then_enqueue=job.then)
         except Cancelled as cause:
             log.info("job %s: cancelled: %s", job.id, cause)
             end = "Release", release
@@ -542,8 +553,8 @@ class Worker:
         with self.changed:
             for lease in self._running:
                 lease.cancel(ShuttingDown("the worker shuts down"))
-        self._await(lambda: not self._running, 3)
         leasing.join(5)
+        self._await(lambda: not self._running, 3)
         self._await(lambda: len(self._leases) == len(self._running), 5)
         with self.changed:
             left = [lease.granted.job.job_id for lease in self._leases.values()]
@@ -552,7 +563,7 @@ class Worker:
         for lane in self._lanes:
             for channel in lane.channels:
                 channel.close()
-        log.log(logging.ERROR if left else logging.INFO, "the worker ends; left behind: %s", ", ".join(left) or "nothing")
+        log.log(logging.ERROR if left else logging.INFO, "the worker ends; left behind: %s", left or "nothing")
         return 1 if left else 0
 
     def _await(self, condition, most, signals=None):
@@ -576,11 +587,11 @@ def backoff(failures, first, most):
 def failure(token, error):
     """A Fail that says what an exception says."""
     known = isinstance(error, Failure)
+    code = error.code if known else type(error).__name__
     details = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
     return pb.FailRequest(
         lease_token=token, permanent=known and error.permanent, retry_after=error.retry_after if known else None,
-        error=job_pb2.JobError(
-            code=clean(error.code if known else type(error).__name__, 128), message=clean(str(error)), details=clean(details)))
+        error=job_pb2.JobError(code=clean(code, 128), message=clean(error), details=clean(details)))
 
 
 def clean(text, most=TEXT_MOST):

@@ -127,7 +127,7 @@ ask() {
   reason="" retry=0
   ((status != 0)) || return 0
   refusal
-  ((signals > 0)) || say "$1: ${reason:-exit code $status}"
+  [[ $1 == AcquireLease && $signals -gt 0 ]] || say "$1: ${reason:-exit code $status}"
   return 1
 }
 
@@ -169,7 +169,8 @@ acquire() {
     [[ -n $id ]] || id="$owner-$RANDOM$RANDOM$RANDOM-$((++polls))"
     clock
     sent="$now"
-    if ask AcquireLease "$limit" "{\"queues\": [\"$queue\"], \"lease_owner\": \"$owner\", $wait \"request_id\": \"$id\"}"; then
+    if ask AcquireLease "$limit" \
+      "{\"queues\": [\"$queue\"], \"lease_owner\": \"$owner\", $wait \"request_id\": \"$id\"}"; then
       failures=0 id=""
       if field '      "leaseToken": "'; then
         token="$found"
@@ -217,6 +218,7 @@ beat() {
   elif over; then
     why="$reason"
   else
+    ! final || : >"$stage_file" # what it carried must not cost the lease
     clock
     beat_at=$((now + (retry < interval ? retry : interval) + interval / 8))
   fi
@@ -263,7 +265,7 @@ work() {
     [[ $why =~ ^[A-Z_]+$ ]] || finish Release # what is lost is told to nobody
   elif ((code == 0)); then
     result=""
-    [[ ! -s $result_file ]] || result=", \"result\": {\"json\": $(quoted "$(<"$result_file")"), \"content_type\": \"application/json\"}"
+    [[ ! -s $result_file ]] || result=", \"result\": {\"json\": $(quoted "$(<"$result_file")")}"
     finish Complete "$result"
   else
     finish Fail ", \"error\": {\"code\": \"exit_$code\", \"message\": $(quoted "$(tail -c 4096 "$said_file")")}"
@@ -291,7 +293,8 @@ finish() {
   until ask "$1" "$limit" "{\"lease_token\": \"$token\"${2:-}}"; do
     ! over || return
     if final; then
-      [[ $1 != Complete || $reason == RESULT_CONFLICT ]] || finish Fail ', "error": {"code": "result_refused", "message": "'"$reason"'"}'
+      [[ $1 != Complete || $reason == RESULT_CONFLICT ]] ||
+        finish Fail ', "error": {"code": "result_refused", "message": "'"$reason"'"}'
       return
     fi
     give_up="$end_at"
@@ -306,6 +309,7 @@ finish() {
   done
 }
 
+command -v grpcurl >/dev/null || { say "there is no grpcurl: run setup.sh first"; exit 1; }
 say "$owner leases from $queue"
 while acquire; do
   work
