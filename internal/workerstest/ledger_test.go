@@ -23,16 +23,23 @@ const (
 // ledger is what jobs change: a table that is guarded by lease_no, behind HTTP.
 type ledger struct {
 	*world
-	url    string
-	began  chan struct{}
-	causes chan string // of the handlers that write
+	url     string
+	began   chan struct{}
+	stopped chan struct{} // closed when a handler that began may be answered: it is stopped
+	causes  chan string   // of the handlers that write
 }
 
 func (w *world) newLedger() *ledger {
-	l := &ledger{world: w, began: make(chan struct{}, 10), causes: make(chan string, 10)}
+	l := &ledger{world: w, began: make(chan struct{}, 10), stopped: make(chan struct{}), causes: make(chan string, 10)}
 	w.db.Exec(w.t, sqlLedger)
 	mux := http.NewServeMux()
-	mux.HandleFunc("/began", func(http.ResponseWriter, *http.Request) { l.began <- struct{}{} })
+	mux.HandleFunc("/began", func(_ http.ResponseWriter, r *http.Request) {
+		l.began <- struct{}{}
+		select {
+		case <-l.stopped:
+		case <-r.Context().Done():
+		}
+	})
 	mux.HandleFunc("/write", func(rw http.ResponseWriter, r *http.Request) {
 		rows, err := l.write(r.Context(), r.FormValue("job"), r.FormValue("fence"))
 		l.causes <- r.FormValue("cause")
@@ -60,6 +67,7 @@ func (l *ledger) stoppedAtWrite(queue, state string) (*process, string) {
 	id := l.enqueue(queue, 1, 0)[0]
 	await(l.t, "the handler", l.began)
 	p.signalAll(syscall.SIGSTOP)
+	close(l.stopped)
 	l.awaitState(id, state)
 	return p, id
 }
