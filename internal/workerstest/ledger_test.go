@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"syscall"
 	"testing"
 
 	pb "github.com/leasehold/leasehold/gen/leasehold/v1"
@@ -66,7 +65,7 @@ func (l *ledger) stoppedAtWrite(queue, state string) (*process, string) {
 	p := l.startPython("ledger.py", queue, 1, "LEDGER="+l.url)
 	id := l.enqueue(queue, 1, 0)[0]
 	await(l.t, "the handler", l.began)
-	p.signalAll(syscall.SIGSTOP)
+	p.freeze()
 	close(l.stopped)
 	l.awaitState(id, state)
 	return p, id
@@ -108,7 +107,7 @@ func TestNoDoubleEffect(t *testing.T) {
 		t.Fatalf("the other wrote %d rows: %v", rows, err)
 	}
 	l.takeOver(id)
-	p.signalAll(syscall.SIGCONT)
+	p.thaw()
 	l.cancelled()
 	eventually(t, "its late calls are refused", func() bool {
 		return one[int](l.world, `SELECT coalesce(max(late_calls), 0)::int FROM leasehold.all_leases WHERE job_id = $1::bigint AND lease_no = 1`, id) > 0
@@ -124,7 +123,7 @@ func TestLateEffectCounts(t *testing.T) {
 	l := newWorld(t).newLedger()
 	queue := l.createQueue("ledger", shortLease, pb.OnExpiry_ON_EXPIRY_HOLD)
 	p, id := l.stoppedAtWrite(queue, "STUCK")
-	p.signalAll(syscall.SIGCONT)
+	p.thaw()
 	l.cancelled()
 	l.awaitState(id, "COMPLETED")
 	p.drain()

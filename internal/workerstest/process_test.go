@@ -3,12 +3,14 @@
 package workerstest
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -126,6 +128,30 @@ func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it
 
 // signalAll is for all that it has started too: a machine that freezes does not ask.
 func (p *process) signalAll(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+
+// freeze stops the process with all that it has started, and returns when no thread of it runs any
+// more: the signal alone is only a request, which a busy machine is slow to follow.
+func (p *process) freeze() {
+	p.signalAll(syscall.SIGSTOP)
+	if !within(p.still) {
+		p.t.Errorf("%s does not stand still", p) // other goroutines than the test's come here too
+	}
+}
+
+func (p *process) still() bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(threads, func(path string) bool {
+		stat, err := os.ReadFile(path)
+		at := bytes.LastIndex(stat, []byte(") ")) // behind the name of the program
+		return err == nil && (at < 0 || stat[at+2] != 'T')
+	})
+}
+
+// thaw lets it go on.
+func (p *process) thaw() { p.signalAll(syscall.SIGCONT) }
 
 // kill is kill -9, as a crash.
 func (p *process) kill() {

@@ -4,7 +4,6 @@ package workerstest
 
 import (
 	"bytes"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,10 +52,10 @@ func TestStoppedWorkerStopsItsWork(t *testing.T) {
 			id := w.enqueue(queue, 1, 600)[0]
 			p := start(t, l.name, []string{l.command(t)}, w.replica.GRPC(), queue, 1)
 			w.awaitBeat(id)
-			p.signalAll(syscall.SIGSTOP)
+			p.freeze()
 			w.awaitState(id, "PENDING")
 			w.takeOver(id)
-			p.signalAll(syscall.SIGCONT)
+			p.thaw()
 			since := time.Now()
 			w.goesOn(p, queue)
 			t.Logf("it went on to the next job %.1f s later", time.Since(since).Seconds())
@@ -98,7 +97,7 @@ func (w *world) stoppedAtComplete(l language, queue, state string) (*process, st
 		if !bytes.Contains(chunk, fenceMark) {
 			return false
 		}
-		p.signalAll(syscall.SIGSTOP) // before it can learn that its call is lost
+		p.freeze() // before it can learn that its call is lost
 		return true
 	})
 	id := w.enqueue(queue, 1, 1)[0]
@@ -117,7 +116,7 @@ func TestLateCompleteIsRefused(t *testing.T) {
 			queue := w.createQueue("late-"+l.name, shortLease, pb.OnExpiry_ON_EXPIRY_REQUEUE)
 			p, id := w.stoppedAtComplete(l, queue, "PENDING")
 			w.takeOver(id)
-			p.signalAll(syscall.SIGCONT)
+			p.thaw()
 			eventually(t, "its late calls are refused", func() bool {
 				return one[int](w, `SELECT coalesce(max(late_calls), 0)::int FROM leasehold.all_leases WHERE job_id = $1::bigint AND lease_no = 1`, id) > 0
 			})
@@ -139,7 +138,7 @@ func TestLateCompleteIsAccepted(t *testing.T) {
 			w := w.in(t)
 			queue := w.createQueue("held-"+l.name, shortLease, pb.OnExpiry_ON_EXPIRY_HOLD)
 			p, id := w.stoppedAtComplete(l, queue, "STUCK")
-			p.signalAll(syscall.SIGCONT)
+			p.thaw()
 			w.awaitState(id, "COMPLETED")
 			w.completedLate(id)
 			w.goesOn(p, queue)

@@ -150,6 +150,13 @@ func await(t *testing.T, what string, signal <-chan struct{}) {
 // eventually waits for a condition that something else brings about.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
+	if !within(is) {
+		t.Fatalf("never came about: %s", what)
+	}
+}
+
+// within tells whether a condition came about.
+func within(is func() bool) bool {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -158,7 +165,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("never came about: %s", what)
+			return false
 		}
 	}
+	return true
 }
