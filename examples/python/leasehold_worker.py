@@ -20,8 +20,8 @@ A handler that holds Python's global lock in C code for longer than its lease st
 import itertools
 import json
 import logging
+import math
 import os
-import queue
 import random
 import signal
 import socket
@@ -534,28 +534,28 @@ class Worker:
         """Works until SIGTERM or SIGINT. Then no more jobs are leased; handlers may go on for the
         grace, and what they did not finish is given back. A second signal cuts the grace short, a
         third ends the process. Returns 0, or 1 where a handler did not return: its lease runs out."""
-        signals = queue.SimpleQueue()  # the one thing that a signal handler may safely put into
+        signals = []  # a signal handler may take no lock, and what blocks may sleep through two at once
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: signals.put(None))
+            signal.signal(number, lambda *_: signals.append(None))
         threading.Thread(target=self._beat_loop, daemon=True, name="heartbeats").start()
         leasing = threading.Thread(target=self._lease_loop, daemon=True, name="leasing")
         leasing.start()
         log.info("%s leases from %s", self._owner, ", ".join(self._queues))
-        signals.get()
+        await_until(lambda: signals, math.inf)
         with self.changed:
             self._draining = True
             if self._poll is not None:
                 self._poll.cancel()
             self.changed.notify_all()
-        self._await(lambda: not self._running, self._grace, signals)
+        await_until(lambda: not self._running or len(signals) > 1, self._grace)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         with self.changed:
             for lease in self._running:
                 lease.cancel(ShuttingDown("the worker shuts down"))
         leasing.join(5)
-        self._await(lambda: not self._running, 3)
-        self._await(lambda: len(self._leases) == len(self._running), 5)
+        await_until(lambda: not self._running, 3)
+        await_until(lambda: len(self._leases) == len(self._running), 5)
         with self.changed:
             left = [lease.granted.job.job_id for lease in self._leases.values()]
             for lease in self._leases.values():
@@ -566,11 +566,12 @@ class Worker:
         log.log(logging.ERROR if left else logging.INFO, "the worker ends; left behind: %s", left or "nothing")
         return 1 if left else 0
 
-    def _await(self, condition, most, signals=None):
-        """Waits for a condition, at most so long, or until another signal."""
-        until = clock() + most
-        while not condition() and clock() < until and (signals is None or signals.empty()):
-            time.sleep(0.05)
+
+def await_until(condition, most):
+    """Waits for a condition, at most so many seconds."""
+    until = clock() + most
+    while not condition() and clock() < until:
+        time.sleep(0.05)
 
 
 def seconds(value):
