@@ -58,12 +58,19 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.replica.Kill)
 	// As if the service had run for long: else nothing expires in the first seconds.
 	w.db.SetWritable(t, time.Hour, 0)
-	if w.service, err = client.Connect([]string{w.replica.GRPC()}, client.ConnectConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.service.Close)
-	w.leases, w.queues = pb.NewLeaseServiceClient(w.service.Conn()), pb.NewQueueServiceClient(w.service.Conn())
+	w.connect(w.replica.GRPC())
 	return w
+}
+
+// connect makes the test's own clients.
+func (w *world) connect(address string) {
+	w.t.Helper()
+	var err error
+	if w.service, err = client.Connect([]string{address}, client.ConnectConfig{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(w.service.Close)
+	w.leases, w.queues = pb.NewLeaseServiceClient(w.service.Conn()), pb.NewQueueServiceClient(w.service.Conn())
 }
 
 // createQueue makes a queue whose jobs may expire as often as the tests make them.
