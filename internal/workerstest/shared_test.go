@@ -21,7 +21,7 @@ import (
 const (
 	sharedJobs    = 3000
 	sharedSeconds = 1
-	sharedSlots   = 30
+	sharedSlots   = 40
 	// sharedLease is how long a killed worker's jobs stay where they are. A worker that a busy
 	// machine held up for less loses nothing.
 	sharedLease = 5 * time.Second
