@@ -304,8 +304,10 @@ class Worker:
         request = pb.AcquireLeaseRequest(
             queues=self._queues, lease_owner=self._owner, max_jobs=free, wait=seconds(self._wait),
             lease_duration=None if self._lease is None else seconds(self._lease), request_id=uuid.uuid4().hex)
+        lasts = 0
         while True:
             last = self._draining  # leases that are on their way are found, and given back
+            lasts += last
             if last:
                 request.ClearField("wait")
             began, got, error, pause = clock(), 0, None, 0
@@ -316,11 +318,11 @@ class Worker:
                 error, pause = e, max(backoff(self._failures, 0.2, 10), e.retry_after)
                 self._failures += 1
                 log.log(logging.DEBUG if self._draining else logging.WARNING, "no leases: %s", e)
-            if got == 0 and error is None and clock() - began < 1:
+            if got == 0 and error is None and not last and clock() - began < 1:
                 pause = 1  # it should have waited
             with self.changed:
-                self.changed.wait_for(lambda: self._draining, pause)
-            if last or error is None or error.final:
+                self.changed.wait_for(lambda: self._draining and not last, pause)
+            if error is None or error.final or lasts == 3:
                 return
 
     def _ask(self, request, timeout):

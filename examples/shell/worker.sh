@@ -159,7 +159,7 @@ backoff() { # FAILURES FIRST MOST
 # acquire polls until there is a lease; false at the end. It repeats a poll in the same words until it
 # is answered: a lease whose answer was lost comes again, by the request id, and no other.
 acquire() {
-  local id="" failures=0 sent last wait='"wait": "20s",' limit=2500
+  local id="" failures=0 again=0 sent last wait='"wait": "20s",' limit=2500
   while true; do
     last="$signals"
     if ((last > 0)); then
@@ -178,15 +178,16 @@ acquire() {
         renew $((sent + found)) '      '
         return 0
       fi
+      ((last == 0)) || return 1
       clock
       ((now - sent > 100)) || pause 100 # it should have waited
     else
       ! final || id=""
+      ((last == 0 || again++ < 2)) || return 1
       backoff "$failures" 20 1000
-      ((last > 0)) || pause "$wait_for"
+      pause "$wait_for"
       failures=$((failures + 1))
     fi
-    ((last == 0)) || return 1
   done
 }
 polls=0
