@@ -193,7 +193,7 @@ class Lease:
         gap = min(max(self.interval / 3, 0.1), 2)
         if self.stop_at > now:
             gap = min(gap, (self.stop_at - now) / 3)
-        return max(gap, 0.1) * random.uniform(0.8, 1)
+        return max(gap, 0.1)
 
     def cancel(self, cause):
         if self.cause is None:  # the first one counts
@@ -304,8 +304,10 @@ class Worker:
         request = pb.AcquireLeaseRequest(
             queues=self._queues, lease_owner=self._owner, max_jobs=free, wait=seconds(self._wait),
             lease_duration=None if self._lease is None else seconds(self._lease), request_id=uuid.uuid4().hex)
+        lasts = 0
         while True:
             last = self._draining  # leases that are on their way are found, and given back
+            lasts += last
             if last:
                 request.ClearField("wait")
             began, got, error, pause = clock(), 0, None, 0
@@ -316,11 +318,11 @@ class Worker:
                 error, pause = e, max(backoff(self._failures, 0.2, 10), e.retry_after)
                 self._failures += 1
                 log.log(logging.DEBUG if self._draining else logging.WARNING, "no leases: %s", e)
-            if got == 0 and error is None and clock() - began < 1:
+            if got == 0 and error is None and not last and clock() - began < 1:
                 pause = 1  # it should have waited
             with self.changed:
-                self.changed.wait_for(lambda: self._draining, pause)
-            if last or error is None or error.final:
+                self.changed.wait_for(lambda: self._draining and not last, pause)
+            if error is None or error.final or lasts == 3:
                 return
 
     def _ask(self, request, timeout):
@@ -382,6 +384,7 @@ class Worker:
             if lease.under > 0 and now - lease.sent > 0.1:
                 self._beats.failed(lease.way)  # it has not answered for so long: the next goes by another
         stub, request, batch = self._beats.pick(), pb.BatchHeartbeatRequest(), []
+        jitter = random.uniform(0.8, 1)  # one for all, which should go on together
         for lease in due[:BATCH_ITEMS]:
             item = pb.HeartbeatRequest(lease_token=lease.token, **(lease.note if lease.owed else {}))
             if batch and request.ByteSize() + item.ByteSize() > BATCH_BYTES:
@@ -391,7 +394,7 @@ class Worker:
             if lease.owed and lease.tries:
                 lease.owed = 3  # an older sending may still arrive, behind newer ones, and undo them
             lease.under, lease.tries, lease.way, lease.sent = lease.under + 1, lease.tries + 1, stub, now
-            lease.beat_at = now + lease.gap(now)
+            lease.beat_at = now + lease.gap(now) * jitter
         timeout = min(max(min(lease.interval for lease, _ in batch), 0.5), 10)
         call = stub.BatchHeartbeat.future(request, timeout=timeout)
         call.add_done_callback(lambda done: self._beaten(done, stub, batch, now))
@@ -404,6 +407,7 @@ class Worker:
                 error = CallError(13, "", "a batch with too few results")
         except (grpc.RpcError, grpc.FutureCancelledError) as e:
             error = CallError.of_call(e)
+        jitter = random.uniform(0.4, 0.5)
         if error:
             log.warning("heartbeat of %d leases failed: %s", len(batch), error)
         with self.changed:
@@ -412,13 +416,13 @@ class Worker:
             for i, (lease, version) in enumerate(batch):
                 lease.under -= 1
                 if error:
-                    self._again(lease, error)
+                    self._again(lease, error, jitter)
                 elif results[i].HasField("ok"):
                     self._renewed(lease, version, results[i].ok, sent)
                     if results[i].ok.server_draining:
                         self._beats.failed(stub)
                 else:
-                    self._refused(lease, version, CallError.of_item(results[i].error))
+                    self._refused(lease, version, CallError.of_item(results[i].error), jitter)
             self.changed.notify_all()
 
     def _renewed(self, lease, version, answer, sent):
@@ -433,18 +437,18 @@ class Worker:
         if answer.cancel_requested:
             lease.cancel(CancelRequested(f"somebody asked to cancel job {lease.granted.job.job_id}"))
 
-    def _refused(self, lease, version, error):
+    def _refused(self, lease, version, error, jitter):
         if error.over:
             lease.beats, lease.lost = False, error.reason
             lease.cancel(LeaseLost(str(error)))
             return
         if error.code == CallError.INVALID and version == lease.version:
             lease.note, lease.owed, lease.refused = {}, 0, error  # what is out of bounds must not cost the lease
-        self._again(lease, error)
+        self._again(lease, error, jitter)
 
-    def _again(self, lease, error):
+    def _again(self, lease, error, jitter):
         now = clock()
-        lease.beat_at = min(lease.beat_at, now + max(lease.gap(now) / 2, min(error.retry_after, lease.interval)))
+        lease.beat_at = min(lease.beat_at, now + max(lease.gap(now) * jitter, min(error.retry_after, lease.interval)))
 
     def report(self, lease, now=False, **what):
         """Adds to what the next heartbeat carries, which is sent now where somebody waits for it."""

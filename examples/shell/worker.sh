@@ -159,7 +159,7 @@ backoff() { # FAILURES FIRST MOST
 # acquire polls until there is a lease; false at the end. It repeats a poll in the same words until it
 # is answered: a lease whose answer was lost comes again, by the request id, and no other.
 acquire() {
-  local id="" failures=0 sent last wait='"wait": "20s",' limit=2500
+  local id="" failures=0 again=0 sent last wait='"wait": "20s",' limit=2500
   while true; do
     last="$signals"
     if ((last > 0)); then
@@ -178,15 +178,16 @@ acquire() {
         renew $((sent + found)) '      '
         return 0
       fi
+      ((last == 0)) || return 1
       clock
       ((now - sent > 100)) || pause 100 # it should have waited
     else
       ! final || id=""
+      ((last == 0 || again++ < 2)) || return 1
       backoff "$failures" 20 1000
-      ((last > 0)) || pause "$wait_for"
+      pause "$wait_for"
       failures=$((failures + 1))
     fi
-    ((last == 0)) || return 1
   done
 }
 polls=0
@@ -202,13 +203,13 @@ renew() {
   ((interval >= 10)) || interval=10
   # The work needs time to end, and what it sent last needs time to arrive.
   end_at=$(($1 + remaining)) stop_at=$(($1 + remaining - (remaining < 3000 ? remaining / 10 : 300)))
-  beat_at=$(($1 + interval))
+  beat_at=$(($1 + interval)) tries=0
 }
 
-# beat renews the lease. Its deadline leaves time for others before the lease ends. It sets why where
-# the work must stop.
+# beat renews the lease. Its deadline leaves time for others before the lease ends: a call that hangs
+# is given up soon, those behind it get more time. It sets why where the work must stop.
 beat() {
-  local limit=$((interval / 2)) sent="$now" stage=""
+  local limit=$((tries++ ? interval / 2 : interval / 3)) sent="$now" stage=""
   ((limit >= 50)) || limit=50
   ((limit <= 500)) || limit=500
   [[ ! -s $stage_file ]] || stage=", \"stage\": $(quoted "$(head -c 128 "$stage_file")")"
@@ -220,7 +221,7 @@ beat() {
   else
     ! final || : >"$stage_file" # what it carried must not cost the lease
     clock
-    beat_at=$((now + (retry < interval ? retry : interval) + interval / 8))
+    beat_at=$((now + (retry < interval ? retry : interval) + interval / 10))
   fi
 }
 

@@ -44,7 +44,7 @@ var binaries struct {
 }
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "3"); err != nil {
 		panic(err)
 	}
 	flag.Parse() // what the command line says comes second, and stays
