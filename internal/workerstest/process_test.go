@@ -32,6 +32,7 @@ type language struct {
 var languages = []language{
 	{name: "go"},
 	{name: "python"},
+	{name: "node"},
 	{name: "shell", slots: 1},
 }
 
