@@ -189,7 +189,7 @@ func (e *evidence) report(out io.Writer, path string) error {
 	for _, f := range e.facts {
 		fmt.Fprintln(out, " ", f)
 	}
-	fmt.Fprintf(out, "  connections opened by clients: %d\n\n", e.opened.Load())
+	fmt.Fprintf(out, "  connections opened by clients: %d; the longest time without a stored job: %.2f s\n\n", e.opened.Load(), e.longest.Seconds())
 	w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "  call\tanswer\ttimes\tthe worker")
 	for _, a := range slices.SortedFunc(maps.Keys(e.answers), func(a, b answer) int {

@@ -56,7 +56,8 @@ type load struct {
 	stored                   map[string]int64 // job by idempotency key
 	grants                   map[grantKey]*grant
 	doubled                  []string
-	outages                  []time.Duration // times without a stored job above a second
+	longest                  time.Duration // without a stored job
+	lease                    time.Duration // length of the leases
 }
 
 // answer is how a call was answered; reached tells that it was handed to the worker as an error.
@@ -65,13 +66,13 @@ type answer struct {
 	reached      bool
 }
 
-func newLoad(addresses []string) (*load, error) {
+func newLoad(addresses []string, lease time.Duration) *load {
 	l := &load{
-		addresses: addresses, answers: map[answer]int{}, stored: map[string]int64{}, grants: map[grantKey]*grant{},
+		addresses: addresses, lease: lease, answers: map[answer]int{}, stored: map[string]int64{}, grants: map[grantKey]*grant{},
 	}
 	l.producerStop, l.noProduction = context.WithCancel(context.Background())
 	l.workerStop, l.noWork = context.WithCancel(context.Background())
-	return l, nil
+	return l
 }
 
 // dial makes a connection that spreads its calls over all replicas.
@@ -118,7 +119,7 @@ func (l *load) createQueue(ctx context.Context) error {
 	defer cancel()
 	_, err = pb.NewQueueServiceClient(conn).CreateQueue(ctx, &pb.CreateQueueRequest{Queue: &pb.Queue{
 		Name: queue, Policy: &pb.JobPolicy{
-			LeaseDuration: durationpb.New(leaseLength), Backoff: &pb.Backoff{Initial: durationpb.New(100 * time.Millisecond)},
+			LeaseDuration: durationpb.New(l.lease), Backoff: &pb.Backoff{Initial: durationpb.New(100 * time.Millisecond)},
 		},
 	}}, grpc.WaitForReady(true))
 	return err
@@ -199,8 +200,8 @@ func (l *load) produce(name string) {
 			before := l.lastWrite.Swap(now)
 			l.mu.Lock()
 			l.stored[key] = number(resp.GetJobId())
-			if gap := time.Duration(now - before); before > 0 && gap > time.Second {
-				l.outages = append(l.outages, gap)
+			if gap := time.Duration(now - before); before > 0 {
+				l.longest = max(l.longest, gap)
 			}
 			l.mu.Unlock()
 		}

@@ -23,6 +23,8 @@ const (
 	// leaseLength is well above every outage that a trial makes: a lease that ends by its time
 	// is then a lease that was lost.
 	leaseLength = 60 * time.Second
+	// shortLease is for trials in which leases are lost, and run out before the end is awaited.
+	shortLease = 10 * time.Second
 	// connectionAge makes each client connect anew many times within a trial.
 	connectionAge = 2 * time.Second
 )
@@ -128,10 +130,11 @@ func (s *scene) startLoad(ctx context.Context) error {
 	for _, m := range s.members {
 		addresses = append(addresses, m.GRPC())
 	}
-	var err error
-	if s.load, err = newLoad(addresses); err != nil {
-		return err
+	length := leaseLength
+	if s.mayLose {
+		length = shortLease
 	}
+	s.load = newLoad(addresses, length)
 	if err := s.load.createQueue(ctx); err != nil {
 		return err
 	}
