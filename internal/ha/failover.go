@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,10 @@ func failover(ctx context.Context, s *scene) error {
 	if err := s.build(ctx); err != nil {
 		return err
 	}
-	s.mayLose = s.async
+	if s.async {
+		s.behind = cmp.Or(s.behind, behindFor)
+	}
+	s.mayLose = s.behind > 0
 	p, err := s.startPair(ctx)
 	if err != nil {
 		return err
@@ -46,10 +50,10 @@ func failover(ctx context.Context, s *scene) error {
 	if err := s.startLoad(ctx); err != nil {
 		return err
 	}
-	if s.async {
+	if s.behind > 0 {
 		p.link.Swallow(faultproxy.ToClient, true)
 		s.say("the standby hears nothing from here on")
-		if !rest(ctx, behindFor) {
+		if !rest(ctx, s.behind) {
 			return ctx.Err()
 		}
 	}

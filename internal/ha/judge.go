@@ -83,7 +83,7 @@ func (e *evidence) judge() (faults []string) {
 	}
 	if !e.mayLose {
 		for _, l := range e.losses() {
-			broken("%s", l)
+			broken("%s", l.text)
 		}
 		for _, d := range e.doubles() {
 			broken("%s", d)
@@ -115,8 +115,13 @@ func (l leaseRow) end() string {
 	return *l.EndedBy
 }
 
+// loss is one acknowledgement that the tables know nothing of.
+type loss struct{ what, text string }
+
+func lose(what, format string, args ...any) loss { return loss{what, fmt.Sprintf(format, args...)} }
+
 // losses are acknowledgements that the tables know nothing of.
-func (e *evidence) losses() (lost []string) {
+func (e *evidence) losses() (lost []loss) {
 	keys := map[string]int64{}
 	for _, j := range e.jobs {
 		if j.Key != nil {
@@ -125,7 +130,7 @@ func (e *evidence) losses() (lost []string) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.stored)) {
 		if id := e.stored[key]; keys[key] != id {
-			lost = append(lost, fmt.Sprintf("job %d was stored under %s, and the tables have job %d there", id, key, keys[key]))
+			lost = append(lost, lose("jobs", "job %d was stored under %s, and the tables have job %d there", id, key, keys[key]))
 		}
 	}
 	rows := map[grantKey]leaseRow{}
@@ -137,11 +142,11 @@ func (e *evidence) losses() (lost []string) {
 		row, is := rows[key]
 		switch {
 		case !is:
-			lost = append(lost, fmt.Sprintf("lease %d of job %d was given to %s and is not in the tables", key.no, key.job, g.owner))
+			lost = append(lost, lose("leases", "lease %d of job %d was given to %s and is not in the tables", key.no, key.job, g.owner))
 		case row.Owner != g.owner:
-			lost = append(lost, fmt.Sprintf("lease %d of job %d was given to %s and is %s's in the tables", key.no, key.job, g.owner, row.Owner))
+			lost = append(lost, lose("leases", "lease %d of job %d was given to %s and is %s's in the tables", key.no, key.job, g.owner, row.Owner))
 		case g.ended != "" && g.ended != row.end():
-			lost = append(lost, fmt.Sprintf("lease %d of job %d: %s was confirmed, the tables say %s", key.no, key.job, g.ended, row.end()))
+			lost = append(lost, lose("ends", "lease %d of job %d: %s was confirmed, the tables say %s", key.no, key.job, g.ended, row.end()))
 		}
 	}
 	return lost
@@ -217,7 +222,12 @@ func (e *evidence) report(out io.Writer, path string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n  %d jobs, %d leases, %d acknowledgements lost, %d doubled\n\n", len(e.jobs), len(e.leases), len(e.losses()), len(e.doubles()))
+	lost := map[string]int{}
+	for _, l := range e.losses() {
+		lost[l.what]++
+	}
+	fmt.Fprintf(out, "\n  %d jobs, %d leases; lost after they were confirmed: %d jobs, %d leases, %d ends; %d doubled\n\n",
+		len(e.jobs), len(e.leases), lost["jobs"], lost["leases"], lost["ends"], len(e.doubles()))
 	if path == "" {
 		return nil
 	}

@@ -45,6 +45,8 @@ type config struct {
 	leases   string // file for the list of every lease
 	binary   string // of this version; empty: it is built
 	old      string // the commit of the version before, for upgrade; empty: the newest tag, else firstCommit
+	before   string // the binary of the version before; empty: it is built
+	behind   time.Duration // failover: how long the standby hears nothing before its primary dies
 	async    bool   // failover: the standby follows behind, and what was lost is counted
 	say      func(format string, args ...any)
 }
@@ -60,7 +62,9 @@ func parse(args []string) (config, error) {
 	flags.StringVar(&c.leases, "leases", "", "file to write every lease to, one a line")
 	flags.StringVar(&c.binary, "leasehold", "", "the leasehold binary to use; default: build it")
 	flags.StringVar(&c.old, "old", "", "upgrade: the commit of the version before; default: the newest tag")
+	flags.StringVar(&c.before, "before", "", "upgrade: the binary of the version before; default: build it from git")
 	flags.BoolVar(&c.async, "async", false, "failover: to an asynchronous standby that is behind; count what it lost")
+	flags.DurationVar(&c.behind, "behind", 0, "failover: how long the standby hears nothing before its primary dies, and what that loses is counted; 0: 2s with -async, else not at all")
 	usage := errors.New("usage: ha rolling|upgrade|failover [flags]")
 	if len(args) == 0 {
 		return c, usage

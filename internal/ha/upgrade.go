@@ -78,6 +78,10 @@ func (s *scene) migrate(ctx context.Context, url string) error {
 
 // buildOld makes the binary of the version before from git.
 func (s *scene) buildOld(ctx context.Context) (string, error) {
+	if s.before != "" {
+		s.fact("the version before is the binary %s", s.before)
+		return s.before, nil
+	}
 	commit := s.old
 	if commit == "" {
 		commit = newestRelease(ctx)
