@@ -42,12 +42,12 @@ type config struct {
 	// duration is how long the load lasts at least, the last step of the trial included.
 	duration time.Duration
 	workers  int
-	leases   string // file for the list of every lease
-	binary   string // of this version; empty: it is built
-	old      string // the commit of the version before, for upgrade; empty: the newest tag, else firstCommit
-	before   string // the binary of the version before; empty: it is built
+	leases   string        // file for the list of every lease
+	binary   string        // of this version; empty: it is built
+	old      string        // the commit of the version before, for upgrade; empty: the newest tag, else firstCommit
+	before   string        // the binary of the version before; empty: it is built
 	behind   time.Duration // failover: how long the standby hears nothing before its primary dies
-	async    bool   // failover: the standby follows behind, and what was lost is counted
+	async    bool          // failover: the standby follows behind, and what was lost is counted
 	say      func(format string, args ...any)
 }
 
@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	}
 	began := time.Now()
 	c.say = func(format string, args ...any) {
-		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+		tell(out, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -104,10 +104,10 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 		fmt.Fprintln(out, "BROKEN:", f)
 	}
 	if len(faults) > 0 {
-		fmt.Fprintf(out, "FAIL  %s: %d promises broken\n", c.trial, len(faults))
+		tell(out, "FAIL  %s: %d promises broken\n", c.trial, len(faults))
 		return 1
 	}
-	fmt.Fprintf(out, "PASS  %s\n", c.trial)
+	tell(out, "PASS  %s\n", c.trial)
 	return 0
 }
 

@@ -195,7 +195,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 func (s *scene) tellLogs(out io.Writer) {
 	for i, m := range s.members {
 		lines := strings.Split(strings.TrimSpace(m.Log()), "\n")
-		fmt.Fprintf(out, "replica %d said:\n%s\n", i, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		tell(out, "replica %d said:\n%s\n", i, strings.Join(lines[max(0, len(lines)-15):], "\n"))
 	}
 }
 
