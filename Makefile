@@ -36,7 +36,7 @@ OTHERS = $$($(GO) list ./... | grep -v /server/faulttest)
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: postgres ## run the service with a private PostgreSQL: gRPC on 127.0.0.1:7070, HTTP on 127.0.0.1:7071
@@ -67,6 +67,14 @@ test-full: postgres race-note $(GRPCURL) $(PSYCOPG) ## test, and the tests that 
 	@.ci/need protoc pgbouncer prometheus
 	$(GOTEST) -tags full $(OTHERS)
 	$(GOTEST) -tags full $(FAULTS)
+
+# The workers of examples, in languages whose packages come from their own registries. -v: the report
+# cards, and who did what, are what it is for.
+.PHONY: test-workers
+test-workers: postgres race-note $(GRPCURL) ## judge, kill, drain and stop the workers of examples, in every language (3 minutes)
+	@.ci/need python3-venv
+	@for setup in examples/*/setup.sh; do echo "make: $$setup"; "$$setup"; done
+	$(GOTEST) -tags workers -count=1 -v ./internal/workerstest
 
 .PHONY: test-large
 test-large: postgres ## measure buffers per job on tables with millions of rows (minutes)
@@ -109,7 +117,8 @@ lint: check-format check-vet check-proto check-generate $(GOLANGCI_LINT) ## chec
 generate: $(BUF) ## make gen/ from proto/
 	$(BUF) generate
 
-.PHONY: postgres race-note
+.PHONY: postgres race-note grpcurl
+grpcurl: $(GRPCURL)
 postgres:
 	@.ci/need postgresql
 race-note:
@@ -120,7 +129,7 @@ check-format:
 	@unformatted="$$(find . -name '*.go' -not -path './.tools/*' -not -path '*/node_modules/*' -exec gofmt -l {} +)"; \
 	if [ -n "$$unformatted" ]; then echo "not gofmt-ed:"; echo "$$unformatted"; exit 1; fi
 check-vet:
-	$(GO) vet -tags full,large ./...
+	$(GO) vet -tags full,large,workers ./...
 check-proto: $(BUF)
 	$(BUF) lint
 	@BUF=$(BUF) .ci/breaking

@@ -149,6 +149,7 @@ func (l *leaseService) AcquireLease(ctx context.Context, req *pb.AcquireLeaseReq
 	resp = s.leasesOut(got)
 	resp.Waited = durationpb.New(callOf(ctx).waited(start))
 	callOf(ctx).setLeases(len(resp.GetLeases()))
+	linkProducers(ctx, got.Leases[:len(resp.GetLeases())])
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

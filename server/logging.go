@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -155,6 +156,9 @@ func (s *Server) logFinished(ctx context.Context, c *call, method string, start 
 	}
 	if c.caller != "" {
 		attrs = append(attrs, slog.String("identity", c.caller))
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		attrs = append(attrs, slog.String("trace_id", span.TraceID().String()))
 	}
 	if reason != "" {
 		attrs = append(attrs, slog.String("reason", reason))

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold/leasehold/store"
@@ -42,6 +43,8 @@ type merger[I, O any] struct {
 	linger time.Duration
 	// seen measures the batches. Nil: nobody does.
 	seen *mergeSeries
+
+	tracer trace.Tracer // of the spans of batches; nil: they have none
 
 	mu      sync.Mutex
 	waiting []*mergeCall[I, O]
@@ -268,7 +271,9 @@ func (m *merger[I, O]) flush(batch []*mergeCall[I, O]) {
 	}
 	ctx, cancel := lastDeadline(batch)
 	defer cancel()
+	ctx, end := m.span(ctx, batch)
 	results, err := m.guarded(store.Impatient(ctx), items)
+	end()
 	if err != nil && len(batch) > 1 && isOwnFault(err) {
 		m.flush(batch[:len(batch)/2])
 		m.flush(batch[len(batch)/2:])

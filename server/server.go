@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
@@ -65,6 +66,9 @@ type Config struct {
 	MaxConnectionAge time.Duration
 	// NoReflection keeps grpcurl and others from reading the API from the server.
 	NoReflection bool
+	// Tracing makes the spans of calls, and links those of acquires to the producers of their
+	// jobs. Default: calls have no spans.
+	Tracing trace.TracerProvider
 	// Audit gets one line for each act of an operator, at level info. Default: Log.
 	Audit *slog.Logger
 }
@@ -124,6 +128,7 @@ func New(ctx context.Context, st store.Store, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	merged := newMergedStore(st, cmp.Or(cfg.ConcurrentClaims, defaultClaims))
+	merged.trace(cfg.Tracing)
 	if err := merged.measure(cfg.Registry); err != nil {
 		return nil, err
 	}
@@ -155,7 +160,7 @@ func (s *Server) assemblePolls(ws *waiters) {
 }
 
 func (s *Server) assembleGRPC() {
-	options := append(s.chain(),
+	options := append(append(s.chain(), s.tracing()...),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),

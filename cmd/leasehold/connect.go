@@ -40,7 +40,7 @@ func (s *service) connect(ctx context.Context) (*postgres.Store, *server.Server,
 
 func (s *service) connectOnce(ctx context.Context) (*postgres.Store, *server.Server, error) {
 	cfg := s.cfg.database()
-	cfg.Logger, cfg.Observer = s.log, s.leases
+	cfg.Logger, cfg.Observer, cfg.Tracing = s.log, s.leases, s.tracing
 	st, err := postgres.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ func (s *service) prepare(ctx context.Context, st *postgres.Store) (*server.Serv
 	}
 	cfg := server.Config{
 		Log: s.log, Registry: s.registry, AutoCreateQueues: s.cfg.AutoCreateQueues,
-		ConcurrentClaims: max(1, s.cfg.PoolSize/4), Audit: s.audit,
+		ConcurrentClaims: max(1, s.cfg.PoolSize/4), Audit: s.audit, Tracing: s.tracing,
 		MaxConnectionAge: s.cfg.MaxConnectionAge,
 	}
 	s.security.configure(&cfg)

@@ -39,6 +39,11 @@ type dialConfig struct {
 // be given by the environment, as all flags: applyEnv before dial.
 func dialFlags(f *pflag.FlagSet, c *dialConfig) {
 	f.StringVar(&c.Address, "address", defaultAddress, "address of the service: host:port or unix:PATH")
+	credentialFlags(f, c)
+}
+
+// credentialFlags adds those by which a client shows who it is, and knows the service.
+func credentialFlags(f *pflag.FlagSet, c *dialConfig) {
 	f.StringVar(&c.TLSCA, "tls-ca", "", "PEM file of the authorities that the service's certificate may come from, or the word system; without it the connection is plain text")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "PEM file of the certificate to show to the service")
 	f.StringVar(&c.TLSKey, "tls-key", "", "PEM file of the key of --tls-cert")
@@ -52,13 +57,20 @@ func (c *dialConfig) validate() error {
 	if err != nil {
 		faults = append(faults, fmt.Errorf("--address: %w", err))
 	}
+	return errors.Join(append(faults, c.validateCredentials(err != nil || a.local()))...)
+}
+
+// validateCredentials reports faults of the other flags. local: only this machine can read what
+// is sent.
+func (c *dialConfig) validateCredentials(local bool) error {
+	var faults []error
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		faults = append(faults, errors.New("--tls-cert and --tls-key belong together"))
 	}
 	if c.TLSCert != "" && c.TLSCA == "" {
 		faults = append(faults, fmt.Errorf("--tls-cert needs --tls-ca: a file, or %s", caSystem))
 	}
-	if c.TokenFile != "" && c.TLSCA == "" && err == nil && !a.local() {
+	if c.TokenFile != "" && c.TLSCA == "" && !local {
 		faults = append(faults, errors.New("--token-file needs --tls-ca, except for an address of this machine: anyone on the way could read the token"))
 	}
 	return errors.Join(faults...)
@@ -71,6 +83,15 @@ func (c *dialConfig) dial(_ context.Context) (*grpc.ClientConn, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+	options, err := c.options()
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(c.Address, options...)
+}
+
+// options are those of a connection: TLS, the token, keepalive. It looks at the files.
+func (c *dialConfig) options() ([]grpc.DialOption, error) {
 	transport := insecure.NewCredentials()
 	if c.TLSCA != "" {
 		cfg, err := c.tlsConfig()
@@ -91,7 +112,7 @@ func (c *dialConfig) dial(_ context.Context) (*grpc.ClientConn, error) {
 		}
 		options = append(options, grpc.WithPerRPCCredentials(token))
 	}
-	return grpc.NewClient(c.Address, options...)
+	return options, nil
 }
 
 func (c *dialConfig) tlsConfig() (*tls.Config, error) {

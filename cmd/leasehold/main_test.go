@@ -83,8 +83,14 @@ func begin(t *testing.T, env []string, args ...string) *process {
 // beginService starts serve or dev on free ports, with a ready file.
 func beginService(t *testing.T, args ...string) *process {
 	t.Helper()
+	return beginServiceIn(t, nil, args...)
+}
+
+// beginServiceIn is beginService with more in the environment.
+func beginServiceIn(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	ready := filepath.Join(t.TempDir(), "ready")
-	p := begin(t, nil, append(args, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", ready)...)
+	p := begin(t, env, append(args, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", ready)...)
 	p.ready = ready
 	return p
 }

@@ -78,7 +78,7 @@ func newRoot(std streams, env lookupEnv) *cobra.Command {
 	root.SetOut(std.out)
 	root.SetErr(std.err)
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newServe(std, env), newDev(std, env), newMigrate(std, env), newImport(std, env), newProto(std), newBench(std), newConformance(std), newToken(std), newVersion(std))
+	root.AddCommand(newServe(std, env), newDev(std, env), newSidecar(std, env), newMigrate(std, env), newImport(std, env), newProto(std), newBench(std), newConformance(std), newToken(std), newVersion(std))
 	root.AddCommand(append(newOperators(std, env), newCompletion(std))...)
 	return root
 }

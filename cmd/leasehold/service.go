@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/leasehold/leasehold/server"
 	"github.com/leasehold/leasehold/server/identity"
@@ -28,6 +29,7 @@ type service struct {
 	registry *prometheus.Registry
 	leases   *server.LeaseMetrics
 	security *security
+	tracing  trace.TracerProvider // nil: off
 	// audit gets the acts of operators.
 	audit *slog.Logger
 	// onReady is called once, with the actual addresses of gRPC and HTTP.
@@ -62,6 +64,11 @@ func (s *service) run(ctx context.Context) (err error) {
 	if s.security, err = openSecurity(ctx, &s.cfg.Security, s.log); err != nil {
 		return err
 	}
+	var flush func()
+	if s.tracing, flush, err = openTracing(ctx, s.log); err != nil {
+		return err
+	}
+	defer flush()
 	httpListener, err := listen(ctx, s.cfg.HTTP)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 // documents are those for users; each is held to its links and commands.
-var documents = []string{"README.md", "CHANGELOG.md", "docs/contract.md", "docs/sql.md", "docs/decisions.md", "docs/performance.md", "docs/reliability.md", "docs/operating.md", "docs/upgrades.md", "docs/security.md", "docs/conformance.md", "examples/reconciliation/README.md"}
+var documents = []string{"README.md", "CHANGELOG.md", "docs/contract.md", "docs/sql.md", "docs/decisions.md", "docs/performance.md", "docs/reliability.md", "docs/operating.md", "docs/upgrades.md", "docs/security.md", "docs/conformance.md", "docs/workers.md", "examples/reconciliation/README.md"}
 
 func read(t *testing.T, path string) string {
 	t.Helper()
@@ -35,6 +35,15 @@ func TestReadmeShowsTheWorker(t *testing.T) {
 	head, is := strings.CutSuffix(read(t, "examples/go/main.go"), "\n\n"+blocks[0].Text)
 	if !is || !strings.HasSuffix(head, ")") || strings.Contains(head, "func ") {
 		t.Error("the README's worker is not what stands below the imports of examples/go/main.go")
+	}
+}
+
+// TestGuideShowsTheHandler that the tests run.
+func TestGuideShowsTheHandler(t *testing.T) {
+	t.Parallel()
+	blocks := Read(t, "docs/workers.md").Blocks("python")
+	if len(blocks) != 1 || !strings.Contains(read(t, "examples/python/worker.py"), "\n\n"+blocks[0].Text) {
+		t.Error("the guide's handler is not that of examples/python/worker.py")
 	}
 }
 

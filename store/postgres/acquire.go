@@ -211,10 +211,10 @@ func (s *Store) explainEmpty(ctx context.Context, items []store.Acquire, results
 
 func (s *Store) explainJobs(ctx context.Context, items []store.Acquire, results []store.Acquired, empty []int) ([]int, error) {
 	type jobRow struct {
-		Ord         int
-		State       *int16
-		Paused      bool
-		Ahead, Live *bool
+		Ord                int
+		State              *int16
+		Paused             bool
+		Ahead, Live, Spent *bool
 	}
 	ids := make([]int64, len(empty))
 	for n, i := range empty {
@@ -234,7 +234,7 @@ func (s *Store) explainJobs(ctx context.Context, items []store.Acquire, results 
 			result.Err = &store.JobNotFoundError{JobID: items[i].JobID}
 		case store.State(*r.State).Terminal():
 			result.Empty = store.JobFinished
-		case store.State(*r.State) == store.Stuck:
+		case store.State(*r.State) == store.Stuck, *r.Spent: // spent jobs are set STUCK within the minute
 			result.Empty = store.JobStuck
 		case store.State(*r.State) == store.Processing:
 			result.Empty = store.JobLeased

@@ -200,7 +200,8 @@ LEFT JOIN leasehold.queues q ON q.name = u.name AND q.deleted_at IS NULL`
 // sqlExplainJobs says of each job why it was not leased; both tables under one snapshot.
 const sqlExplainJobs = `
 SELECT u.n::int AS ord, coalesce(j.state, f.state) AS state, q.paused_at IS NOT NULL AS paused,
-       j.run_at > statement_timestamp() AS ahead, j.lease_until > statement_timestamp() AS live
+       j.run_at > statement_timestamp() AS ahead, j.lease_until > statement_timestamp() AS live,
+       j.lease_no >= 9223372036854000000 AS spent
 FROM unnest($1::bigint[]) WITH ORDINALITY AS u(id, n)
 LEFT JOIN leasehold.jobs j ON j.id = u.id
 LEFT JOIN leasehold.finished_jobs f ON f.id = u.id

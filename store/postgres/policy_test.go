@@ -177,7 +177,7 @@ func TestMigrationsKeepThePolicy(t *testing.T) {
 	}
 }
 
-// TestThePolicyFindsWhatBreaksIt, and lets pass what does not.
+// TestThePolicyFindsWhatBreaksIt, and lets pass what does not. It is one long table.
 func TestThePolicyFindsWhatBreaksIt(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{

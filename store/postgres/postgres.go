@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/leasehold/leasehold/store"
 )
@@ -25,6 +26,8 @@ type Config struct {
 	PoolSize int
 	// Logger gets what a caller is not told. Default: slog.Default().
 	Logger *slog.Logger
+	// Tracing makes a span of each round trip, in a trace that the caller has begun. Default: none.
+	Tracing trace.TracerProvider
 	// Observer hears what became of leases. Default: nobody does.
 	Observer store.Observer
 }
@@ -144,6 +147,7 @@ func tunePool(pc *pgxpool.Config, cfg Config) {
 	pc.MaxConnLifetimeJitter = 10 * time.Minute
 	pc.HealthCheckPeriod = 30 * time.Second
 	pc.ConnConfig.ConnectTimeout = connectTimeout
+	pc.ConnConfig.Tracer = newTracer(cfg.Tracing)
 	if cfg.DirectURL == "" {
 		// Preparing a statement locks its tables ahead of the timeouts that travel with each
 		// statement. A pooler would refuse these settings, and is not prepared through.
