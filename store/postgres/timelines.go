@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,7 +25,12 @@ type timelines struct {
 
 	mu      sync.Mutex
 	highest map[string]uint64 // by the identifier of the cluster
+	told    time.Time         // when a stale server was last logged
 }
+
+// tellAgain is between two lines about a stale server: while nothing else is there, every call
+// meets it.
+const tellAgain = 10 * time.Second
 
 func newTimelines(log *slog.Logger) *timelines {
 	return &timelines{log: log, left: func() {}, highest: map[string]uint64{}}
@@ -80,11 +86,17 @@ func (t *timelines) see(cluster string, timeline uint64) error {
 	t.mu.Lock()
 	highest, known := t.highest[cluster]
 	t.highest[cluster] = max(highest, timeline)
+	tell := timeline < highest && time.Since(t.told) > tellAgain
+	if tell {
+		t.told = time.Now()
+	}
 	t.mu.Unlock()
 	switch {
 	case timeline < highest:
 		err := &staleError{Cluster: cluster, Timeline: timeline, Promoted: highest}
-		t.log.Error("an old primary takes writes: fence it", "error", err)
+		if tell {
+			t.log.Error("an old primary takes writes: fence it", "error", err)
+		}
 		return err
 	case known && timeline > highest:
 		t.log.Warn("another server was promoted", "timeline", timeline, "before", highest)
