@@ -22,6 +22,10 @@ const (
 	// lockTry is how long a migration waits for a table's lock, and with it everybody who comes
 	// behind it in the queue for that lock, heartbeats too.
 	lockTry = 500 * time.Millisecond
+	// vacuumTry is that where autovacuum has the lock. PostgreSQL ends autovacuum for a waiter,
+	// but only after one deadlock_timeout of 1 s: shorter tries would wait for the vacuum of a
+	// big table, for hours.
+	vacuumTry = 1300 * time.Millisecond
 	// lockPause is between two tries, in which those who queued get their turn.
 	lockPause = time.Second
 	// lockPatience is for how long it is tried in all.
@@ -54,12 +58,20 @@ type migration struct {
 
 // run repeats tries until one gets its locks or the patience is over.
 func (m migration) run(ctx context.Context) error {
+	wait := lockTry
 	for began := time.Now(); ; {
-		err := m.try(ctx)
+		err := m.try(ctx, wait)
 		if err == nil || !isCode(err, codeLockNotAvailable) {
 			return err
 		}
-		locked := &LockedError{For: time.Since(began).Round(time.Millisecond), Holders: m.holders(ctx)}
+		locked := &LockedError{For: time.Since(began).Round(time.Millisecond)}
+		wait = lockTry
+		for _, h := range m.holders(ctx) {
+			locked.Holders = append(locked.Holders, h.Who)
+			if h.Vacuum {
+				wait = vacuumTry
+			}
+		}
 		if partial, is := errors.AsType[*goose.PartialError](err); is {
 			locked.Version = partial.Failed.Source.Version
 		}
@@ -71,8 +83,8 @@ func (m migration) run(ctx context.Context) error {
 }
 
 // try applies what is left to apply, each file in a transaction of its own unless it says no.
-func (m migration) try(ctx context.Context) error {
-	db, provider, err := m.open()
+func (m migration) try(ctx context.Context, wait time.Duration) error {
+	db, provider, err := m.open(wait)
 	if err != nil {
 		return err
 	}
@@ -105,12 +117,12 @@ func (m migration) newest() int64 {
 	return int64(len(names))
 }
 
-func (m migration) open() (*sql.DB, *goose.Provider, error) {
+func (m migration) open(wait time.Duration) (*sql.DB, *goose.Provider, error) {
 	cc, err := pgx.ParseConfig(m.url)
 	if err != nil {
 		return nil, nil, &store.UnsupportedError{Reason: "the database URL cannot be parsed"}
 	}
-	cc.RuntimeParams["lock_timeout"] = millis(lockTry)
+	cc.RuntimeParams["lock_timeout"] = millis(wait)
 	setDefault(cc.RuntimeParams, "application_name", "leasehold-migrate")
 	db := stdlib.OpenDB(*cc)
 	locker, err := lock.NewPostgresSessionLocker(
@@ -126,8 +138,14 @@ func (m migration) open() (*sql.DB, *goose.Provider, error) {
 	return db, provider, nil
 }
 
+// holder is a session that has locks in the schema.
+type holder struct {
+	Who    string `db:"who"`
+	Vacuum bool   `db:"vacuum"`
+}
+
 // holders are for the message: without them, nobody is told whom to ask.
-func (m migration) holders(ctx context.Context) []string {
+func (m migration) holders(ctx context.Context) []holder {
 	conn, err := pgx.Connect(ctx, m.url)
 	if err != nil {
 		return nil
@@ -137,17 +155,19 @@ func (m migration) holders(ctx context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	holders, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	holders, err := pgx.CollectRows(rows, pgx.RowToStructByName[holder])
 	if err != nil {
 		return nil
 	}
 	return holders
 }
 
-// sqlHolders leaves out the service's own sessions, which hold a lock for milliseconds.
+// sqlHolders leaves out the service's own sessions, which hold a lock for milliseconds. A worker of
+// autovacuum is the only one without a user, which everybody may see.
 const sqlHolders = `
 SELECT format('pid %s, user %s, application %L, %s, in a transaction for %s s', a.pid, coalesce(a.usename, '?'), coalesce(a.application_name, ''),
-              coalesce(a.state, '?'), coalesce(round(extract(epoch FROM clock_timestamp() - a.xact_start))::text, '?'))
+              coalesce(a.state, '?'), coalesce(round(extract(epoch FROM clock_timestamp() - a.xact_start))::text, '?')) AS who,
+       a.usesysid IS NULL AS vacuum
 FROM pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND a.datname = current_database()
   AND a.pid IN (SELECT l.pid FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
