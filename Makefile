@@ -88,6 +88,15 @@ CHAOS_SEED ?=
 chaos: postgres ## torment replicas, workers and PostgreSQL for CHAOS_DURATION and judge the histories
 	$(GO) run ./internal/chaos -duration $(CHAOS_DURATION) -seed "$(CHAOS_SEED)" $(ARGS)
 
+# Each plays for less than a minute, prints what was answered, and lists every lease in bin/.
+.PHONY: rolling upgrade failover
+rolling: postgres ## restart three replicas in turn under load, and judge every answer and lease
+	@mkdir -p bin && $(GO) run ./internal/ha rolling -leases bin/rolling-leases.tsv $(ARGS)
+upgrade: postgres ## let this version and the one before work on one database (needs git's history)
+	@mkdir -p bin && $(GO) run ./internal/ha upgrade -leases bin/upgrade-leases.tsv $(ARGS)
+failover: postgres ## kill the primary, promote its standby under load, and judge every answer and lease
+	@mkdir -p bin && $(GO) run ./internal/ha failover -leases bin/failover-leases.tsv $(ARGS)
+
 # All targets share this time. A failing input is kept below testdata/fuzz of its package, where
 # every later `go test` tries it again.
 FUZZ_SECONDS ?= 300

@@ -38,6 +38,9 @@ const (
 	// that its parked polls are noticed before they are given jobs.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 10 * time.Second
+	// ageGrace lets the calls of a connection that has grown old be answered: longer than the
+	// longest poll, whose client would else meet an error for no fault of its own.
+	ageGrace = 2 * time.Minute
 	// defaultClaims keeps the database busy while answers travel; more would only make the
 	// batches of merged acquires smaller.
 	defaultClaims = 2
@@ -58,6 +61,9 @@ type Config struct {
 	Access Authenticator
 	// Transport is TLS. Default: plain text.
 	Transport credentials.TransportCredentials
+	// MaxConnectionAge is after how long a client is asked to connect anew, which spreads clients
+	// over replicas that came later; calls under way are answered. Default: never.
+	MaxConnectionAge time.Duration
 	// NoReflection keeps grpcurl and others from reading the API from the server.
 	NoReflection bool
 	// Tracing makes the spans of calls, and links those of acquires to the producers of their
@@ -69,10 +75,14 @@ type Config struct {
 
 // Validate reports all faults at once.
 func (c Config) Validate() error {
+	var faults []error
 	if c.ConcurrentClaims < 0 {
-		return errors.New("ConcurrentClaims must be at least 1, or 0 for the default")
+		faults = append(faults, errors.New("ConcurrentClaims must be at least 1, or 0 for the default"))
 	}
-	return nil
+	if c.MaxConnectionAge < 0 {
+		faults = append(faults, errors.New("MaxConnectionAge must not be negative; 0: never"))
+	}
+	return errors.Join(faults...)
 }
 
 // Server serves the API over one store. See the package comment.
@@ -154,7 +164,10 @@ func (s *Server) assembleGRPC() {
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: pingAfter, Timeout: pingTimeout,
+			MaxConnectionAge: s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: ageGrace,
+		}),
 	)
 	if s.cfg.Transport != nil {
 		options = append(options, grpc.Creds(newLoggedHandshakes(s.cfg.Transport, s.log)))

@@ -30,6 +30,9 @@ const (
 	maxSocketPath = 103
 	// maxDrain bounds --drain-timeout: a poll is parked for a minute at most.
 	maxDrain = time.Hour
+	// minConnectionAge: a client that connects anew more often does little else.
+	minConnectionAge = time.Second
+	maxConnectionAge = 24 * time.Hour
 	// maxWatcherInterval: a lease that ran out should not stay unnoticed for longer.
 	maxWatcherInterval = time.Hour
 )
@@ -45,6 +48,7 @@ type Config struct {
 	RetainFacts       time.Duration
 	RetainPayloads    time.Duration
 	DrainTimeout      time.Duration
+	MaxConnectionAge  time.Duration
 	Migrate           string
 	AutoCreateQueues  bool
 	ReadyFile         string
@@ -124,6 +128,9 @@ func (c *Config) faults() []error {
 	}
 	check("--watcher-interval", between(c.WatcherInterval, server.MinWatcherInterval, maxWatcherInterval))
 	check("--drain-timeout", between(c.DrainTimeout, 0, maxDrain))
+	if c.MaxConnectionAge != 0 {
+		check("--max-connection-age", between(c.MaxConnectionAge, minConnectionAge, maxConnectionAge))
+	}
 	check("--retain-facts", retention(c.RetainFacts))
 	check("--retain-payloads", retention(c.RetainPayloads))
 	check("--ready-file", (readyFile{c.ReadyFile}).possible())
@@ -163,6 +170,7 @@ func (c *Config) LogValue() slog.Value {
 		slog.String("listen", c.Listen), slog.String("http", c.HTTP),
 		slog.String("database", redact(c.DatabaseURL)), slog.Int("pool_size", c.PoolSize),
 		slog.Duration("watcher_interval", c.WatcherInterval), slog.Duration("drain_timeout", c.DrainTimeout),
+		slog.Duration("max_connection_age", c.MaxConnectionAge),
 		slog.String("migrate", c.Migrate), slog.Bool("auto_create_queues", c.AutoCreateQueues),
 		slog.Duration("retain_facts", c.RetainFacts), slog.Duration("retain_payloads", c.RetainPayloads),
 		slog.String("log_level", c.LogLevel), slog.String("log_format", c.LogFormat),

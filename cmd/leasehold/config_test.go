@@ -60,6 +60,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"watcher too slow":      {[]string{database, "--watcher-interval=61m"}, nil, "100ms..1h"},
 		"drain negative":        {[]string{database, "--drain-timeout=-1s"}, nil, "--drain-timeout"},
 		"drain too long":        {[]string{database, "--drain-timeout=2h"}, nil, "--drain-timeout"},
+		"connections too short": {[]string{database, "--max-connection-age=10ms"}, nil, "1s..24h"},
 		"facts for an hour":     {[]string{database, "--retain-facts=1h"}, nil, "--retain-facts"},
 		"facts negative":        {[]string{database, "--retain-facts=-24h"}, nil, "--retain-facts"},
 		"payloads for an hour":  {[]string{database, "--retain-payloads=23h"}, nil, "--retain-payloads"},
@@ -103,7 +104,7 @@ func TestGoodConfigurationsAreTaken(t *testing.T) {
 		{database, "--listen=unix:/tmp/a.sock", "--http=unix:///tmp/b.sock"},
 		{database, "--listen=[::1]:7070"},
 		{database, "--watcher-interval=100ms", "--drain-timeout=0", "--pool-size=4"},
-		{database, "--retain-facts=24h", "--retain-payloads=8760h"},
+		{database, "--retain-facts=24h", "--retain-payloads=8760h", "--max-connection-age=0"},
 		{"--database-url=host=a,b port=1,2 dbname=c target_session_attrs=read-write"},
 	} {
 		if _, err := loaded(t, "serve", nil, args...); err != nil {
@@ -161,7 +162,7 @@ func TestEveryFlagHasItsVariable(t *testing.T) {
 		"listen": "LEASEHOLD_LISTEN", "http": "LEASEHOLD_HTTP", "database-url": "LEASEHOLD_DATABASE_URL",
 		"database-url-file": "LEASEHOLD_DATABASE_URL_FILE", "direct-database-url": "LEASEHOLD_DIRECT_DATABASE_URL",
 		"pool-size": "LEASEHOLD_POOL_SIZE", "watcher-interval": "LEASEHOLD_WATCHER_INTERVAL",
-		"drain-timeout": "LEASEHOLD_DRAIN_TIMEOUT", "migrate": "LEASEHOLD_MIGRATE",
+		"drain-timeout": "LEASEHOLD_DRAIN_TIMEOUT", "max-connection-age": "LEASEHOLD_MAX_CONNECTION_AGE", "migrate": "LEASEHOLD_MIGRATE",
 		"auto-create-queues": "LEASEHOLD_AUTO_CREATE_QUEUES", "data-dir": "LEASEHOLD_DATA_DIR",
 		"ephemeral": "LEASEHOLD_EPHEMERAL", "ready-file": "LEASEHOLD_READY_FILE", "log-level": "LEASEHOLD_LOG_LEVEL",
 		"log-format": "LEASEHOLD_LOG_FORMAT", "retain-facts": "LEASEHOLD_RETAIN_FACTS",

@@ -65,6 +65,7 @@ func (s *service) prepare(ctx context.Context, st *postgres.Store) (*server.Serv
 	cfg := server.Config{
 		Log: s.log, Registry: s.registry, AutoCreateQueues: s.cfg.AutoCreateQueues,
 		ConcurrentClaims: max(1, s.cfg.PoolSize/4), Audit: s.audit, Tracing: s.tracing,
+		MaxConnectionAge: s.cfg.MaxConnectionAge,
 	}
 	s.security.configure(&cfg)
 	return server.New(ctx, st, cfg)

@@ -23,6 +23,7 @@ func serviceFlags(f *pflag.FlagSet, c *Config, autoCreate bool) {
 	f.DurationVar(&c.RetainFacts, "retain-facts", 0, "how long finished jobs and their leases are kept, at least 24h; 0: for ever")
 	f.DurationVar(&c.RetainPayloads, "retain-payloads", 0, "how long payloads and results of finished jobs are kept, at least 24h; 0: as long as the facts")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 25*time.Second, "how long calls under way may take at shutdown, 0..1h")
+	f.DurationVar(&c.MaxConnectionAge, "max-connection-age", 5*time.Minute, "after how long clients are asked to connect anew, which spreads them over new replicas, 1s..24h; 0: never")
 	f.BoolVar(&c.AutoCreateQueues, "auto-create-queues", autoCreate, "make unknown queues instead of refusing them")
 	f.StringVar(&c.ReadyFile, "ready-file", "", "file to write when the service is ready, with the actual addresses; removed at exit")
 	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")

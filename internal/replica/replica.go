@@ -84,6 +84,9 @@ func (r *Replica) Start(ctx context.Context) error {
 	return nil
 }
 
+// Use makes the next Start one of another binary, as an upgrade does.
+func (r *Replica) Use(binary string) { r.cfg.Binary = binary }
+
 // Begin is Start without waiting: as where the database is away.
 func (r *Replica) Begin() error {
 	if err := os.Remove(r.readyFile()); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -2,18 +2,12 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 
 	"github.com/leasehold/leasehold/store"
 )
@@ -28,36 +22,23 @@ const versionTable = "leasehold.schema_versions"
 const sqlPrepareSchema = `CREATE SCHEMA IF NOT EXISTS leasehold`
 
 // Migrate brings the schema to this binary's version. Replicas that race take turns by an
-// advisory lock that they poll, so that nobody waits with an open snapshot. Forward only.
-// url must reach the server itself, not a pooler.
+// advisory lock that they poll, so that nobody waits with an open snapshot. Forward only. A newer
+// schema that still serves this binary is left as it is. url must reach the server itself, not a
+// pooler.
+//
+// A table's lock is waited for in short tries, so that nobody queues behind the migration for
+// longer than one of them. It returns *store.UnavailableError with the cause *LockedError where
+// other sessions kept a lock for too long: nothing is half done then, and it may be tried again.
 func Migrate(ctx context.Context, url string, log *slog.Logger) error {
-	db, provider, err := migrations(url)
+	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // nothing is buffered
-	if err := prepareSchema(ctx, db); err != nil {
-		return connectError(err)
-	}
-	current, err := provider.GetDBVersion(ctx)
-	if err != nil {
-		return &store.UnavailableError{Cause: err}
-	}
-	if current > SchemaVersion() {
-		return newerSchema(current)
-	}
-	results, err := provider.Up(ctx)
-	for _, r := range results {
-		log.Info("migrated", "version", r.Source.Version, "took", r.Duration)
-	}
-	if err != nil {
-		return fmt.Errorf("migrating the schema: %w", err)
-	}
-	return nil
+	return migration{url: url, files: files, log: log, patience: lockPatience}.run(ctx)
 }
 
-// CheckSchema returns *store.UnsupportedError where the schema is not of this binary's
-// version, without changing anything.
+// CheckSchema returns *store.UnsupportedError where the schema does not serve this binary,
+// without changing anything.
 func CheckSchema(ctx context.Context, url string) error {
 	current, err := schemaVersion(ctx, url)
 	if err != nil {
@@ -65,7 +46,7 @@ func CheckSchema(ctx context.Context, url string) error {
 	}
 	switch want := SchemaVersion(); {
 	case current > want:
-		return newerSchema(current)
+		return checkNewer(ctx, url, current)
 	case current < want:
 		return &store.UnsupportedError{Reason: fmt.Sprintf("the schema is at version %d and this binary needs %d: run `leasehold migrate`, or start with --migrate=auto", current, want)}
 	}
@@ -123,37 +104,4 @@ func SchemaVersion() int64 {
 		return 0
 	}
 	return int64(len(names))
-}
-
-func migrations(url string) (*sql.DB, *goose.Provider, error) {
-	cc, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, nil, &store.UnsupportedError{Reason: "the database URL cannot be parsed"}
-	}
-	cc.RuntimeParams["lock_timeout"] = "5s"
-	db := stdlib.OpenDB(*cc)
-	files, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		return nil, nil, err
-	}
-	locker, err := lock.NewPostgresSessionLocker(
-		lock.WithLockID(7310868735420870002), lock.WithLockTimeout(1, 300), lock.WithUnlockTimeout(1, 10))
-	if err != nil {
-		return nil, nil, err
-	}
-	options := []goose.ProviderOption{goose.WithTableName(versionTable), goose.WithLogger(goose.NopLogger()), goose.WithSessionLocker(locker)}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, options...)
-	if err != nil {
-		return nil, nil, errors.Join(err, db.Close())
-	}
-	return db, provider, nil
-}
-
-func prepareSchema(ctx context.Context, db *sql.DB) error {
-	for {
-		_, err := db.ExecContext(ctx, sqlPrepareSchema)
-		if !isCode(err, codeUniqueViolation) || !sleep(ctx, jittered(50*time.Millisecond)) {
-			return err
-		}
-	}
 }

@@ -102,12 +102,16 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, &store.UnsupportedError{Reason: "the direct database URL cannot be parsed"}
 	}
 	direct.ConnectTimeout = connectTimeout
+	seen := newTimelines(cfg.Logger)
+	seen.guard(poolConfig.ConnConfig)
+	seen.guard(direct)
 	if err := checkServer(ctx, poolConfig.ConnConfig, direct); err != nil {
 		return nil, err
 	}
 	tunePool(poolConfig, cfg)
 	var pool *pgxpool.Pool
 	lookAtIdle(poolConfig, func() { pool.Reset() })
+	seen.left = func() { pool.Reset() }
 	pool, err = pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
 		return nil, &store.UnavailableError{Cause: err}
