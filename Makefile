@@ -64,7 +64,7 @@ test: postgres race-note ## run the tests that need Go and PostgreSQL's binaries
 
 .PHONY: test-full
 test-full: postgres race-note $(GRPCURL) $(PSYCOPG) ## test, and the tests that need protoc, PgBouncer, grpcurl and Prometheus too
-	@.ci/need protoc pgbouncer prometheus
+	@.ci/need protoc pgbouncer prometheus haproxy
 	$(GOTEST) -tags full $(OTHERS)
 	$(GOTEST) -tags full $(FAULTS)
 

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
@@ -46,15 +47,7 @@ func newSidecar(std streams, env lookupEnv) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.Listen, "listen", defaultAddress, "address for workers of this machine: unix:PATH, or host:port of loopback")
-	f.StringVar(&c.SocketMode, "socket-mode", "0660", "permissions of the unix socket, octal")
-	f.StringVar(&c.HTTP, "http", "127.0.0.1:7071", "address of /healthz, /readyz and /metrics: host:port or unix:PATH")
-	f.StringVar(&c.Upstream, "upstream", "", "the service: host:port, where host may resolve to many replicas; several with commas between; or a gRPC target, as dns:///name:port")
-	credentialFlags(f, &c.dial)
-	f.DurationVar(&c.DrainTimeout, "drain-timeout", 25*time.Second, "how long workers may go on at shutdown, 0..1h")
-	f.StringVar(&c.ReadyFile, "ready-file", "", "file to write when it listens, with the actual addresses; removed at exit")
-	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&c.LogFormat, "log-format", logText, "text or json")
+	sidecarFlags(f, c)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := errors.Join(applyEnv(f, env), c.validate()); err != nil {
 			return &exitError{code: exitUsage, err: err}
@@ -65,6 +58,18 @@ func newSidecar(std streams, env lookupEnv) *cobra.Command {
 		return failed(c.run(ctx, log))
 	}
 	return cmd
+}
+
+func sidecarFlags(f *pflag.FlagSet, c *sidecarConfig) {
+	f.StringVar(&c.Listen, "listen", defaultAddress, "address for workers of this machine: unix:PATH, or host:port of loopback")
+	f.StringVar(&c.SocketMode, "socket-mode", "0660", "permissions of the unix socket, octal")
+	f.StringVar(&c.HTTP, "http", "127.0.0.1:7071", "address of /healthz, /readyz and /metrics: host:port or unix:PATH")
+	f.StringVar(&c.Upstream, "upstream", "", "the service: host:port, where host may resolve to many replicas; several with commas between; or a gRPC target, as dns:///name:port")
+	credentialFlags(f, &c.dial)
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", 25*time.Second, "how long workers may go on at shutdown, 0..1h")
+	f.StringVar(&c.ReadyFile, "ready-file", "", "file to write when it listens, with the actual addresses; removed at exit")
+	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&c.LogFormat, "log-format", logText, "text or json")
 }
 
 // validate reports all faults at once.

@@ -14,7 +14,7 @@ import (
 )
 
 // documents are those for users; each is held to its links and commands.
-var documents = []string{"README.md", "CHANGELOG.md", "docs/contract.md", "docs/sql.md", "docs/decisions.md", "docs/performance.md", "docs/reliability.md", "docs/operating.md", "docs/security.md", "docs/conformance.md", "docs/workers.md", "docs/upgrades.md", "docs/sidecar.md", "docs/observability.md", "docs/runbook.md", "examples/reconciliation/README.md"}
+var documents = []string{"README.md", "CHANGELOG.md", "docs/contract.md", "docs/sql.md", "docs/decisions.md", "docs/performance.md", "docs/reliability.md", "docs/operating.md", "docs/security.md", "docs/conformance.md", "docs/workers.md", "docs/upgrades.md", "docs/deployment.md", "docs/scaling.md", "docs/sidecar.md", "docs/observability.md", "docs/runbook.md", "examples/reconciliation/README.md"}
 
 func read(t *testing.T, path string) string {
 	t.Helper()
