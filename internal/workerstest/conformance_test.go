@@ -15,10 +15,13 @@ func TestConformance(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			if l.judged(t) || l.judged(t) { // rules are about moments, and the machine may have been busy in one
-				return
+			passed := l.judged(t)
+			if !passed { // rules are about moments, and the machine may have been busy in one
+				passed = l.judged(t)
 			}
-			t.Errorf("the %s worker does not pass", l.name)
+			if !passed {
+				t.Errorf("the %s worker does not pass", l.name)
+			}
 		})
 	}
 }
