@@ -18,9 +18,9 @@ FROM (SELECT a.pid FROM pg_stat_activity a WHERE a.application_name = $1 AND a.d
 
 // killSessions ends sessions of that name at random moments until stop is closed; done then
 // gives how many it were.
-func (h *harness) killSessions(t *testing.T, name string, stop <-chan struct{}) (done <-chan int) {
+func (h *harness) killSessions(t *testing.T, name string, stop <-chan struct{}) (hits <-chan struct{}, done <-chan int) {
 	t.Helper()
-	killed := make(chan int, 1)
+	killed, each := make(chan int, 1), make(chan struct{}, 1000)
 	killer := newStranger(t, h.URL)
 	go func() {
 		n := 0
@@ -36,11 +36,23 @@ func (h *harness) killSessions(t *testing.T, name string, stop <-chan struct{}) 
 			var hit bool
 			if err := killer.conn.QueryRow(context.Background(), sqlKillOne, name).Scan(&hit); err == nil && hit {
 				n++
+				select {
+				case each <- struct{}{}:
+				default: // nobody counts so many
+				}
 			}
 		}
 	}()
-	return killed
+	return each, killed
 }
+
+const (
+	// enoughKills prove something.
+	enoughKills = 5
+	// killPatience is how long a number waits for the next kill: where all sessions are gone, only
+	// work opens new ones.
+	killPatience = 200 * time.Millisecond
+)
 
 // underKills runs work for each of n numbers on eight goroutines, on a Store whose sessions
 // are being killed.
@@ -48,7 +60,7 @@ func (h *harness) underKills(t *testing.T, n int, work func(s store.Store, i int
 	t.Helper()
 	s := openAs(t, h.URL, "victim")
 	stop := make(chan struct{})
-	killed := h.killSessions(t, "victim", stop)
+	hits, killed := h.killSessions(t, "victim", stop)
 	numbers := make(chan int)
 	var all sync.WaitGroup
 	for range 8 {
@@ -58,13 +70,21 @@ func (h *harness) underKills(t *testing.T, n int, work func(s store.Store, i int
 			}
 		})
 	}
-	for i := range n {
+	// The work must not be over before the kills are: it goes on as they come.
+	for i, seen := 0, 0; i < n; i++ {
+		for seen < i*2*enoughKills/n {
+			select {
+			case <-hits:
+			case <-time.After(killPatience):
+			}
+			seen++
+		}
 		numbers <- i
 	}
 	close(numbers)
 	all.Wait()
 	close(stop)
-	if kills := <-killed; kills < 5 {
+	if kills := <-killed; kills < enoughKills {
 		t.Errorf("only %d sessions were killed: this proves nothing", kills)
 	}
 }
