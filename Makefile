@@ -72,7 +72,7 @@ test-full: postgres race-note $(GRPCURL) $(PSYCOPG) ## test, and the tests that 
 # cards, and who did what, are what it is for.
 .PHONY: test-workers
 test-workers: postgres race-note $(GRPCURL) ## judge, kill, drain and stop the workers of examples, in every language (3 minutes)
-	@.ci/need python3-venv node npm
+	@.ci/need python3-venv node npm javac mvn
 	@for setup in examples/*/setup.sh; do echo "make: $$setup"; "$$setup"; done
 	$(GOTEST) -tags workers -count=1 -v ./internal/workerstest
 

@@ -219,7 +219,8 @@ func TestCancelRequest(t *testing.T) {
 func TestWorkerSurvivesAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	q := w.createQueue(&pb.Queue{Name: "q"})
+	// Held, or the worker itself might take the job again before its Complete arrives.
+	q := w.createQueue(&pb.Queue{Name: "q", OnExpiry: pb.OnExpiry_ON_EXPIRY_HOLD})
 	ids := w.enqueue(q, 1)
 	began, cancelled := make(chan struct{}), make(chan struct{}, 10)
 	var once sync.Once

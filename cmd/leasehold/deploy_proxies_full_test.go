@@ -76,7 +76,7 @@ func TestHAProxySample(t *testing.T) {
 	address, httpAddress := p.addresses(t)
 	_, httpPort, _ := strings.Cut(httpAddress, ":")
 	front := freeAddress(t)
-	config := sample(t, "haproxy/haproxy.cfg", "maxconn 20000", "maxconn 200", "bind :7070 proto", "bind "+front+" proto", "check port 7071", "check port "+httpPort,
+	config := sample(t, "haproxy/haproxy.cfg", "maxconn 20000", "maxconn 200", "bind :7070 proto", "bind "+front+" proto", "connect port 7071", "connect port "+httpPort, "inter 2s", "inter 100ms",
 		"replica-1:7070", address, "replica-2:7070", address, "replica-3:7070", address)
 	if said, err := exec.CommandContext(t.Context(), "haproxy", "-c", "-f", config).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)
@@ -104,6 +104,10 @@ func TestHAProxySample(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp := <-got
+	// Two checks that fail would have taken the replicas out by now.
+	checked := time.NewTimer(time.Second)
+	defer checked.Stop()
+	<-checked.C
 	if len(resp.GetLeases()) != 1 {
 		t.Fatal(resp)
 	}

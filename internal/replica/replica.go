@@ -72,17 +72,32 @@ func Start(ctx context.Context, cfg Config) (*Replica, error) {
 	return r, nil
 }
 
-// Start starts a replica again that has ended, at the addresses that it had.
+// Start starts a replica again that has ended, at the addresses that it had. Meanwhile a connection
+// of somebody else may have one of them for its own end: then it tries again.
 func (r *Replica) Start(ctx context.Context) error {
-	if err := r.Begin(); err != nil {
-		return err
-	}
-	if err := r.AwaitReady(ctx); err != nil {
+	for tries := 1; ; tries++ {
+		if err := r.Begin(); err != nil {
+			return err
+		}
+		err := r.AwaitReady(ctx)
+		if err == nil {
+			return nil
+		}
 		r.Kill()
-		return fmt.Errorf("%w; it said:\n%s", err, r.Log())
+		if tries == mostStarts || ctx.Err() != nil || !strings.Contains(r.Log(), "address already in use") {
+			return fmt.Errorf("%w; it said:\n%s", err, r.Log())
+		}
+		select {
+		case <-time.After(startPause):
+		case <-ctx.Done():
+		}
 	}
-	return nil
 }
+
+const (
+	mostStarts = 20
+	startPause = 500 * time.Millisecond
+)
 
 // Use makes the next Start one of another binary, as an upgrade does.
 func (r *Replica) Use(binary string) { r.cfg.Binary = binary }

@@ -33,6 +33,7 @@ var languages = []language{
 	{name: "go"},
 	{name: "python"},
 	{name: "node"},
+	{name: "java"},
 	{name: "shell", slots: 1},
 }
 
