@@ -48,7 +48,7 @@ func TestStoppedWorkerStopsItsWork(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			w := w.in(t)
-			queue := w.createQueue("stopped-"+l.name, shortLease, pb.OnExpiry_ON_EXPIRY_REQUEUE)
+			queue := w.createQueue("stopped-"+l.name, l.lease(), pb.OnExpiry_ON_EXPIRY_REQUEUE)
 			id := w.enqueue(queue, 1, 600)[0]
 			p := start(t, l.name, []string{l.command(t)}, w.replica.GRPC(), queue, 1)
 			w.awaitBeat(id)
@@ -113,7 +113,7 @@ func TestLateCompleteIsRefused(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			w := w.in(t)
-			queue := w.createQueue("late-"+l.name, shortLease, pb.OnExpiry_ON_EXPIRY_REQUEUE)
+			queue := w.createQueue("late-"+l.name, l.lease(), pb.OnExpiry_ON_EXPIRY_REQUEUE)
 			p, id := w.stoppedAtComplete(l, queue, "PENDING")
 			w.takeOver(id)
 			p.thaw()
@@ -136,7 +136,7 @@ func TestLateCompleteIsAccepted(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			w := w.in(t)
-			queue := w.createQueue("held-"+l.name, shortLease, pb.OnExpiry_ON_EXPIRY_HOLD)
+			queue := w.createQueue("held-"+l.name, l.lease(), pb.OnExpiry_ON_EXPIRY_HOLD)
 			p, id := w.stoppedAtComplete(l, queue, "STUCK")
 			p.thaw()
 			w.awaitState(id, "COMPLETED")
