@@ -90,7 +90,9 @@ func (c *sidecarConfig) validate() error {
 	local := true
 	for _, at := range c.upstreams() {
 		if strings.Contains(at, ":///") {
-			local = false
+			if local = false; len(c.upstreams()) > 1 {
+				fault(fmt.Errorf("--upstream: a gRPC target, as %s, must stand alone: in a list give host:port", at))
+			}
 			continue
 		}
 		a, err := parseAddress(at)

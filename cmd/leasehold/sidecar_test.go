@@ -31,6 +31,9 @@ func TestSidecarSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", want, said)
 		}
 	}
+	if code, _, said := runIn(t, nil, "sidecar", "--upstream", "dns:///a:1,dns:///b:1"); code != exitUsage || !strings.Contains(said, "must stand alone") {
+		t.Errorf("targets in a list: %d %s", code, said)
+	}
 	if code, _, said := runIn(t, nil, "sidecar"); code != exitUsage || !strings.Contains(said, "--upstream is missing") {
 		t.Errorf("without --upstream: %d %s", code, said)
 	}
